@@ -1,0 +1,16 @@
+"""minitx: sequence models you can read, in NumPy and CuPy, with every backward pass written by hand.
+
+    import minitx as mx
+
+Read the source in this order: `backend`, `tensor`, `tape`, `op`, `ops/softmax`, `ops/recurrent`, `ops/attention`, `nn`.
+"""
+
+from . import ops
+from .backend import seed
+from .op import OPS, observe, op
+from .saved import saved
+from .tape import gradients
+from .tensor import Tensor, no_grad, tensor
+
+__version__ = "0.1.0"
+__all__ = ["OPS", "Tensor", "gradients", "no_grad", "observe", "op", "ops", "saved", "seed", "tensor"]

@@ -1,0 +1,155 @@
+"""Devices: the one file that knows which array libraries exist.
+
+Every op is written once, in the part of NumPy that CuPy has too. It asks `array_module(x)` for the library of its input and
+otherwise uses methods and operators. What the two libraries do differently is settled here, each difference with a test.
+
+Read next: `tensor.py`, the value that flows through a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+Array = Any  # np.ndarray, cupy.ndarray, or the array class of another registered device
+
+
+@dataclass(frozen=True)
+class Device:
+    """One place where arrays live: its name, its array library `xp`, the class of its arrays, and the way home."""
+
+    name: str
+    xp: ModuleType | Any
+    array: type
+    to_host: Callable[[Array], np.ndarray]
+    synchronize: Callable[[], None] = lambda: None
+
+
+_BY_NAME: dict[str, Device] = {}
+_BY_TYPE: dict[type, Device] = {}
+
+
+def register(device: Device) -> Device:
+    """Add a device, so that ops, modules and checks work on its arrays."""
+    _BY_NAME[device.name] = _BY_TYPE[device.array] = device
+    return device
+
+
+register(Device("cpu", np, np.ndarray, lambda x: x))
+
+
+def _load_cuda() -> Device:
+    try:
+        import cupy
+    except ImportError as missing:
+        raise RuntimeError("device 'cuda': needs CuPy, which is not installed; "
+                           "install minitx[cuda12] or minitx[cuda13], or use device 'cpu'") from missing
+    if not cupy.is_available():
+        raise RuntimeError("device 'cuda': CuPy finds no usable GPU on this machine; use device 'cpu'")
+    return register(Device("cuda", cupy, cupy.ndarray, cupy.asnumpy, lambda: cupy.cuda.Device().synchronize()))
+
+
+def device(name: str) -> Device:
+    """The device called `name`; CuPy is imported when "cuda" is first asked for."""
+    if name not in _BY_NAME and name == "cuda":
+        return _load_cuda()
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise ValueError(f"device {name!r}: expected one of {sorted({*_BY_NAME, 'cuda'})}") from None
+
+
+def device_of(x: Array) -> Device:
+    """The device on which the array `x` lives."""
+    try:
+        return _BY_TYPE[type(x)]
+    except KeyError:
+        pass
+    if isinstance(x, (np.ndarray, np.generic)):      # subclasses such as np.memmap, and NumPy's scalars
+        return _BY_NAME["cpu"]
+    if type(x).__module__.split(".")[0] == "cupy":   # an array that the caller made with CuPy before we loaded it
+        return _load_cuda()
+    raise TypeError(f"expected an array, got {type(x).__name__}; make one with minitx.tensor(...)")
+
+
+def array_module(x: Array) -> Any:
+    """The library of the array `x`: `numpy` or `cupy`."""
+    device = _BY_TYPE.get(type(x))
+    return device.xp if device else device_of(x).xp
+
+
+def is_array(x: object) -> bool:
+    return type(x) in _BY_TYPE
+
+
+def to_device(x: Array, name: str) -> Array:
+    """Move `x` to the device `name`; an array that is there already is returned as it is."""
+    source, target = device_of(x), device(name)
+    return x if source is target else target.xp.asarray(source.to_host(x))
+
+
+def to_host(x: Array) -> np.ndarray:
+    """`x` as a NumPy array: the same array when it is one, otherwise a copy (which waits for the device)."""
+    return np.asarray(device_of(x).to_host(x))
+
+
+def read_only(x: Array) -> Array:
+    """A view of `x` that refuses writes, where the library can make one (CuPy cannot)."""
+    view = x.view()
+    if isinstance(view, np.ndarray):
+        view.flags.writeable = False
+    return view
+
+
+def wide(x: Array) -> Any:
+    """The dtype in which sums over `x` are kept: float32 for float16, otherwise that of `x`."""
+    return np.dtype("float32") if x.dtype == "float16" else x.dtype
+
+
+def scatter_add(ids: Array, rows: Array, size: int) -> Array:
+    """Sum the rows (n, D) with equal id into a table (size, D); ids (n) may repeat.
+
+    `table[ids] += rows` would keep one row per id. `add.at` keeps them all; over single numbers it is several times
+    faster than over rows in NumPy, and CuPy's atomic adds accept every float dtype (but no int64, so never add integers).
+    """
+    xp, D = array_module(rows), rows.shape[-1]
+    table = xp.zeros(size * D, wide(rows))
+    places = ids.astype("int64")[:, None] * D + xp.arange(D)                     # (n, D)
+    xp.add.at(table, places.reshape(-1), rows.reshape(-1).astype(table.dtype, copy=False))
+    return table.reshape(size, D).astype(rows.dtype, copy=False)
+
+
+def expecting_overflow() -> contextlib.AbstractContextManager[Any]:
+    """The scope for code that means to overflow, such as an exploding recurrence: infinities without warnings.
+
+    NumPy warns of them, CuPy never does.
+    """
+    return np.errstate(over="ignore", invalid="ignore")
+
+
+_stream = np.random.default_rng(0)
+
+
+def seed(number: int) -> None:
+    """Start the shared random stream again, so that what follows draws the same numbers."""
+    global _stream
+    _stream = np.random.default_rng(number)
+
+
+def stream() -> np.random.Generator:
+    """The shared random stream. It lives on the host, so a seed gives the same run on every device."""
+    return _stream
+
+
+def keep_mask(rng: Any, shape: tuple[int, ...], p: float, name: str) -> Array:
+    """A boolean mask on device `name`, True with probability 1 - p.
+
+    `rng` is a NumPy generator, whose draws are equal on every device, or `device(name).xp.random.default_rng(seed)`:
+    faster on a GPU, and no longer equal across devices.
+    """
+    return to_device(rng.random(shape, dtype="float32") >= p, name)

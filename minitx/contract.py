@@ -1,0 +1,128 @@
+"""The shape line of an op: its documentation, its check and its error message in one.
+
+    "x (..., D), W (D, 4H), b? (4H) -> y (..., 4H)"
+
+A name with the axes of its array. Equal letters are equal lengths, `4H` is four times H, `...` is any number of leading axes
+(the same ones everywhere), `b?` may be left out, `*xs` stands for any number of arrays, and `~(B, T)` for an array that
+broadcasts to those axes; a bare output name says nothing about its shape. Ops that follow other rules (reshape, broadcasting arithmetic) give a function of shapes instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+Shape = tuple[int, ...]
+
+
+class Spec(NamedTuple):
+    """One array of a shape line."""
+
+    name: str
+    axes: tuple[str, ...] = ()
+    optional: bool = False
+    many: bool = False
+    broadcasts: bool = False
+
+    def __str__(self) -> str:
+        return f"{'~' * self.broadcasts}({', '.join(self.axes)})"
+
+
+_ARRAY = re.compile(r"(\*?)(\w+)(\??)\s*(~?)(?:\(([^)]*)\))?")
+
+
+def parse(side: str) -> list[Spec]:
+    """One side of a shape line."""
+    specs = [Spec(name, tuple(a.strip() for a in axes.split(",") if a.strip()), bool(optional), bool(many), bool(tilde))
+             for many, name, optional, tilde, axes in _ARRAY.findall(side)]
+    if _ARRAY.sub("", side).strip(" ,"):
+        raise ValueError(f"shape line: cannot read {_ARRAY.sub('', side).strip(' ,')!r} in {side!r}; write x (B, T, D)")
+    return specs
+
+
+class ShapeLine:
+    """A parsed shape line, ready to check arrays against it."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+        left, _, right = line.partition("->")
+        self.inputs, self.outputs = parse(left), parse(right)
+
+    def check(self, op: str, names: Sequence[str], shapes: Sequence[Shape | None]) -> None:
+        """Raise a ValueError that names op, argument, expected and given shape, unless all shapes fit."""
+        known: dict[str, tuple[Any, str]] = {}                       # letter -> (length, the argument that set it)
+        specs = [s for s in self.inputs if not s.many]
+        specs += [s._replace(name=n) for s in self.inputs if s.many for n in names[len(specs):]]
+        for spec, shape in zip(specs, shapes, strict=False):
+            if shape is not None:
+                problem = match(spec, shape, known)
+            elif not spec.optional:
+                problem = "is None, but it is not optional"
+            else:
+                continue
+            if problem:
+                raise ValueError(f"{op}: {spec.name} must be {spec}, but {problem}")
+
+
+def match(spec: Spec, shape: Shape, known: dict[str, tuple[Any, str]]) -> str | None:
+    """Fit one shape, adding what it says to `known`; a sentence when it does not fit."""
+    if spec.broadcasts:
+        return _match_broadcast(spec, shape, known)
+    axes, lead = spec.axes, ()
+    if axes and axes[0] == "...":
+        axes = axes[1:]
+        lead, shape_ = shape[:max(len(shape) - len(axes), 0)], shape[max(len(shape) - len(axes), 0):]
+    else:
+        shape_ = shape
+    if len(shape_) != len(axes):
+        return f"has {len(shape)} axes, shape {shape}; reshape it"
+    if spec.axes[:1] == ("...",):
+        want, by = known.setdefault("...", (lead, spec.name))
+        if want != lead:
+            return f"has shape {shape}: its leading axes are {lead}, those of {by} are {want}; make them equal"
+    for i, (axis, n) in enumerate(zip(axes, shape_, strict=True)):
+        times, letter = _split(axis)
+        if letter not in known and n % times == 0:
+            known[letter] = (n // times, spec.name)
+        length, by = known.get(letter, (None, ""))
+        if length is None or length * times != n:
+            why = f"{letter} = {length} by {by}" if length is not None else f"not a multiple of {times}"
+            expected = f" instead of {length * times}" if length is not None else ""
+            return f"has shape {shape}: axis {len(lead) + i} is {n}{expected} ({why}); make the two agree"
+    return None
+
+
+def _match_broadcast(spec: Spec, shape: Shape, known: dict[str, tuple[Any, str]]) -> str | None:
+    want = tuple(n for a in spec.axes for n in (known["..."][0] if a == "..." else (known[a][0],)))
+    tail = want[len(want) - len(shape):] if len(shape) <= len(want) else None
+    if tail is None or any(n not in (1, w) for n, w in zip(shape, tail, strict=True)):
+        return f"has shape {shape}, which does not broadcast to {want}"
+    return None
+
+
+def _split(axis: str) -> tuple[int, str]:
+    """4H -> (4, H)."""
+    digits = re.match(r"\d*", axis).group()     # type: ignore[union-attr]
+    return int(digits or 1), axis[len(digits):]
+
+
+class ShapeRule:
+    """A function of shapes in place of a shape line; it raises ValueError with the reason."""
+
+    inputs: list[Spec] = []
+    outputs: list[Spec] = []
+
+    def __init__(self, rule: Callable[..., Any]) -> None:
+        self.rule, self.line = rule, (rule.__doc__ or "").strip().split("\n")[0]
+
+    def check(self, op: str, names: Sequence[str], shapes: Sequence[Shape | None]) -> None:
+        try:
+            self.rule(*[() if s is None else s for s in shapes])
+        except ValueError as reason:
+            given = ", ".join(f"{n} {s}" for n, s in zip(names, shapes, strict=False))
+            raise ValueError(f"{op}: {reason}; got {given}") from None
+
+
+def any_shape(*shapes: Shape) -> None:
+    """arrays of any shape"""

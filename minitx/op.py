@@ -1,0 +1,184 @@
+"""`@op`: one pure function of arrays that returns its value and its hand-written backward, lifted to Tensors.
+
+    @op("x (...) -> y (...)")
+    def square(x):
+        y = x * x
+
+        def backward(dy):
+            return 2 * x * dy
+
+        return y, backward
+
+`square(t)` works on Tensors and enters the tape; `y, backward = square.vjp(x)` is the function itself, on plain arrays.
+Positional arguments are arrays: float ones get a gradient, others `None`. Keyword-only arguments are static.
+
+Read next: `ops/softmax.py`, the first op worth reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import backend
+from .backend import Array
+from .contract import ShapeLine, ShapeRule, any_shape
+from .tape import Node
+from .tensor import Tensor, tracking
+
+OPS: dict[str, Op] = {}     # minitx's own ops by name: the list that the gradient-check contract runs over
+
+
+class Observer(Protocol):
+    """Whoever looks on. `minitx.op.observe` puts one in the slot; without one nothing here costs anything."""
+
+    def module(self, module: Any) -> contextlib.AbstractContextManager:
+        """Called around the forward pass of a module."""
+
+    def watch(self, op: str) -> Callable[[str, Array, int | None], None]:
+        """For an op whose inside is worth seeing: `watch(name, array, step)` will be called as it passes by."""
+
+    def output(self, op: str, outputs: Sequence[Array]) -> Callable[[list[Array]], None] | None:
+        """Called with what an op made; what it returns is called with the gradients of that on the way back."""
+
+
+observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+
+@contextlib.contextmanager
+def observe(who: Observer) -> Iterator[Observer]:
+    """Let `who` look on inside the block."""
+    before = observer.set(who)
+    try:
+        yield who
+    finally:
+        observer.reset(before)
+
+
+class Op:
+    """An op: `op(...)` on Tensors, `op.vjp(...)` on arrays, `op.reference` a slow readable form of the same."""
+
+    def __init__(self, vjp: Callable, shapes: ShapeLine | ShapeRule, reference: Op | None) -> None:
+        functools.update_wrapper(self, vjp)
+        self.vjp, self.shapes, self.reference, self.name = vjp, shapes, reference, vjp.__name__
+        parameters = inspect.signature(vjp).parameters.values()
+        self.arrays = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
+        self.static = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        self.open = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self._seen: set[tuple] = set()
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}: {self.shapes.line}>"
+
+    def __call__(self, *args: Any, **static: Any) -> Any:
+        if static and not self.open and not self.static.issuperset(static):
+            args, static = self._by_position(args, static)
+        arrays, inputs, key, tracked = [], [], [], False
+        for x in args:
+            if type(x) is Tensor:
+                inputs.append(x)
+                tracked = tracked or x.requires_grad
+                x = x.array
+            else:
+                inputs.append(None)
+                if isinstance(x, np.generic):
+                    x = np.asarray(x)
+            arrays.append(x)
+            key.append((type(x), x.shape, x.dtype) if backend.is_array(x) else type(x))
+        if (signature := tuple(key)) not in self._seen:
+            self._check(arrays)
+            if len(self._seen) >= 4096:
+                self._seen.clear()
+            self._seen.add(signature)
+
+        onlooker = observer.get()
+        if onlooker is not None and "watch" in self.static:
+            static.setdefault("watch", onlooker.watch(self.name))
+        try:
+            out, backward = self.vjp(*arrays, **static)
+        except (ValueError, IndexError, TypeError) as error:
+            raise self._explained(error, arrays, static) from error
+        many = type(out) is tuple
+        outs = [y if backend.is_array(y) else np.asarray(y) for y in (out if many else (out,))]
+
+        node = Node(self.name, self.names(len(args)), backward, inputs, outs) if tracked and tracking.get() else None
+        if onlooker is not None:
+            report = onlooker.output(self.name, outs)
+            if node is not None:
+                node.report = report
+        results = tuple([self._made(y, node, slot) for slot, y in enumerate(outs)])
+        return results if many else results[0]
+
+    def _made(self, y: Array, node: Node | None, slot: int) -> Tensor:
+        t = Tensor(y)
+        t.made_by = self.name
+        if node is not None and y.dtype.kind == "f":
+            t.requires_grad, t.node, t.slot = True, node, slot
+        return t
+
+    def names(self, count: int) -> list[str]:
+        """The names of the first `count` positional arguments; those of `*xs` are numbered."""
+        return self.arrays[:count] + [f"xs[{i}]" for i in range(count - len(self.arrays))]
+
+    def _by_position(self, args: tuple, static: dict) -> tuple[tuple, dict]:
+        """Arrays that were passed by name, such as `attention(q, k, v, mask=m)`, in their places."""
+        try:
+            bound = inspect.signature(self.vjp).bind(*args, **static)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}; it takes {inspect.signature(self.vjp)}") from None
+        return bound.args, bound.kwargs
+
+    def _check(self, arrays: Sequence[Any]) -> None:
+        """What every op asks of its arguments: arrays of one device and one float width, in the shapes of its line."""
+        names = self.names(len(arrays))
+        devices, widths = {}, {}
+        for name, x in zip(names, arrays, strict=True):
+            if backend.is_array(x):
+                devices.setdefault(backend.device_of(x).name, name)
+                if x.dtype.kind == "f":
+                    widths.setdefault(str(x.dtype), name)
+                elif x.dtype.kind not in "iub":
+                    raise TypeError(f"{self.name}: {name} has dtype {x.dtype}; expected numbers or booleans")
+            elif x is not None and not isinstance(x, (int, float)):
+                raise TypeError(f"{self.name}: {name} is a {type(x).__name__}; expected a Tensor, an array or a number; "
+                                f"make one with minitx.tensor(...)")
+        for found, what, remedy in ((devices, "devices", ".to(device)"), (widths, "float widths", "tensor(x, dtype=...)")):
+            if len(found) > 1:
+                given = " and ".join(f"{name} is {kind}" for kind, name in found.items())
+                raise TypeError(f"{self.name}: arguments of different {what}: {given}; convert one with {remedy}")
+        self.shapes.check(self.name, names, [getattr(x, "shape", None if x is None else ()) for x in arrays])
+
+    def _explained(self, error: Exception, arrays: Sequence[Any], static: dict) -> Exception:
+        """An error from inside the op, with the op and its arguments in front."""
+        kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
+        if str(error).startswith(f"{self.name}:"):
+            return kind(str(error))
+        given = [f"{n} {x.shape} {x.dtype}" if backend.is_array(x) else f"{n} = {x!r}"
+                 for n, x in zip(self.names(len(arrays)), arrays, strict=True)]
+        given += [f"{n} = {v!r}" for n, v in static.items() if n != "watch"]
+        return kind(f"{self.name}: {error}; called with {', '.join(given)}")
+
+
+def op(shapes: str | Callable = any_shape, *, reference: Op | None = None) -> Callable[[Callable], Op]:
+    """Lift a function of arrays that returns (value, backward) to Tensors.
+
+    Args:
+        shapes: the shape line (see `contract.py`), or a function of shapes that raises ValueError.
+        reference: a slow, readable op of the same arguments; the test suite holds the two equal.
+
+    minitx's own ops enter `OPS`; an op of yours (redefined in a notebook, say) just works.
+    """
+    def lift(vjp: Callable) -> Op:
+        made = Op(vjp, ShapeLine(shapes) if isinstance(shapes, str) else ShapeRule(shapes), reference)
+        if vjp.__module__.split(".")[0] == __name__.split(".")[0]:
+            if made.name in OPS:
+                raise ValueError(f"op {made.name}: minitx has an op of this name already")
+            OPS[made.name] = made
+        return made
+    return lift

@@ -1,0 +1,179 @@
+"""Arithmetic and reductions: the smallest ops, and what broadcasting does to a gradient.
+
+Repeating a number along an axis spends it several times, so going back its gradients are *summed* over that axis. That is all
+there is to broadcasting, and sum and broadcast are each other's backward.
+
+Read next: `shaping.py`, ops that only move numbers.
+"""
+
+import math
+
+from ..backend import array_module, is_array, wide
+from ..op import op
+
+
+def broadcasting(*shapes):
+    """arrays that broadcast"""
+    for axis in range(-max(map(len, shapes), default=0), 0):
+        lengths = {s[axis] for s in shapes if len(s) >= -axis} - {1}
+        if len(lengths) > 1:
+            raise ValueError(f"these shapes do not broadcast: axis {axis} has lengths {sorted(lengths)}; "
+                             f"lengths must be equal or 1")
+
+
+def unbroadcast(dz, shape):
+    """Sum `dz` over the axes along which an operand of this shape was repeated. No shape, no gradient: None."""
+    if shape is None or dz.shape == shape:
+        return dz if shape is not None else None
+    new = dz.ndim - len(shape)
+    repeated = tuple(i for i, n in enumerate(dz.shape) if i < new or (shape[i - new] == 1 and n != 1))
+    return total(dz, repeated).reshape(shape)
+
+
+def total(x, axis):
+    """The sum along `axis` (kept, with length 1), added up in a dtype that is wide enough, in the dtype of x."""
+    if x.dtype.kind != "f":
+        return x.sum(axis, keepdims=True)
+    return x.sum(axis, dtype=wide(x), keepdims=True).astype(x.dtype, copy=False)
+
+
+def alike(x, y):
+    """x, y with integers brought to the float dtype of the other (NumPy alone would make float32 * int64 float64).
+
+    Also the shapes to which their gradients go back: None for what has no gradient, a Python number or integers.
+    """
+    x_float, y_float = (is_array(a) and a.dtype.kind == "f" for a in (x, y))
+    if x_float and not y_float and is_array(y):
+        y = y.astype(x.dtype)
+    if y_float and not x_float and is_array(x):
+        x = x.astype(y.dtype)
+    return x, y, x.shape if x_float else None, y.shape if y_float else None
+
+
+@op(broadcasting)
+def add(x, y):
+    """z = x + y, with broadcasting; dx = dz and dy = dz, each summed where its operand was repeated."""
+    x, y, to_x, to_y = alike(x, y)
+    z = x + y
+
+    def backward(dz):
+        return unbroadcast(dz, to_x), unbroadcast(dz, to_y)
+
+    return z, backward
+
+
+@op(broadcasting)
+def sub(x, y):
+    """z = x - y, with broadcasting; dx = dz and dy = -dz, each summed where its operand was repeated."""
+    x, y, to_x, to_y = alike(x, y)
+    z = x - y
+
+    def backward(dz):
+        return unbroadcast(dz, to_x), unbroadcast(-dz, to_y)
+
+    return z, backward
+
+
+@op(broadcasting)
+def mul(x, y):
+    """z = x y, element by element, with broadcasting; dx = dz y and dy = dz x. Keeps both operands."""
+    x, y, to_x, to_y = alike(x, y)
+    z = x * y
+
+    def backward(dz):
+        return unbroadcast(dz * y, to_x), unbroadcast(dz * x, to_y)
+
+    return z, backward
+
+
+@op(broadcasting)
+def div(x, y):
+    """z = x / y, element by element, with broadcasting; dx = dz / y and dy = -dz z / y. Keeps y and z."""
+    x, y, to_x, to_y = alike(x, y)
+    z = x / y
+
+    def backward(dz):
+        dx = dz / y
+        return unbroadcast(dx, to_x), unbroadcast(-dx * z, to_y)
+
+    return z, backward
+
+
+@op("x (...) -> y (...)")
+def neg(x):
+    """y = -x; dx = -dy."""
+    return -x, lambda dy: -dy
+
+
+@op("x (...) -> y (...)")
+def exp(x):
+    """y = exp(x); dx = dy y: the function that is its own slope. Keeps y."""
+    y = array_module(x).exp(x)
+
+    def backward(dy):
+        return dy * y
+
+    return y, backward
+
+
+def inner_axes(x, y):
+    """x (..., M, K), y (..., K, N): the last axis of x meets the last but one of y; a vector is x (K) or y (K)"""
+    if not x or not y:
+        raise ValueError("both arguments need at least one axis; use * for a number")
+    if x[-1] != y[-2:][0]:
+        raise ValueError(f"inner lengths differ: x has {x[-1]} columns, y has {y[-2:][0]} rows; transpose one")
+    broadcasting(x[:-2], y[:-2])
+
+
+@op(inner_axes)
+def matmul(x, y):
+    """The matrix product z = x y, over all leading axes, which broadcast.
+
+        z_mn = Σ_k x_mk y_kn        dx = dz yᵀ        dy = xᵀ dz
+
+    Each gradient is a product of the same kind: what one operand lost its index to, the other puts back.
+    A vector counts as a row on the left and as a column on the right.
+    """
+    rows = x[None, :] if x.ndim == 1 else x                                  # (..., M, K)
+    cols = y[:, None] if y.ndim == 1 else y                                  # (..., K, N)
+    full = rows @ cols                                                       # (..., M, N)
+    x_shape, y_shape, shape = x.shape, y.shape, full.shape
+    z = full.reshape(shape[:-2] + shape[-2:-1] * (x.ndim > 1) + shape[-1:] * (y.ndim > 1))
+
+    def backward(dz):
+        dz = dz.reshape(shape)
+        drows = unbroadcast(dz @ cols.swapaxes(-1, -2), rows.shape)
+        dcols = unbroadcast(rows.swapaxes(-1, -2) @ dz, cols.shape)
+        return drows.reshape(x_shape), dcols.reshape(y_shape)
+
+    return z, backward
+
+
+@op()
+def sum(x, *, axis=None, keepdims=False):
+    """Add up along `axis` (one, several, or all): y = Σ x. Every summand gets the whole gradient: dx = dy, repeated."""
+    kept = total(x, axis)
+    y = kept if keepdims else kept.squeeze(axis)
+    shape, kept_shape, xp = x.shape, kept.shape, array_module(x)
+
+    def backward(dy):
+        return xp.broadcast_to(dy.reshape(kept_shape), shape)
+
+    return y, backward
+
+
+@op()
+def mean(x, *, axis=None, keepdims=False):
+    """The average along `axis` (one, several, or all): y = Σ x / n. Every summand gets its share: dx = dy / n, repeated."""
+    kept = total(x, axis)
+    n = math.prod(a for a, b in zip(x.shape, kept.shape, strict=True) if a != b)
+    if n == 0:
+        raise ValueError(f"the mean along axis {axis} of an array of shape {x.shape} has nothing to average")
+    kept = kept / n
+    y = kept if keepdims else kept.squeeze(axis)
+    shape, kept_shape, xp = x.shape, kept.shape, array_module(x)
+
+    def backward(dy):
+        return xp.broadcast_to(dy.reshape(kept_shape) / n, shape)
+
+    return y, backward

@@ -1,0 +1,23 @@
+"""The embedding: a table with a row of numbers for every symbol.
+
+Read next: `attention.py`.
+"""
+
+from ..backend import scatter_add
+from ..op import op
+from .softmax import check_ids
+
+
+@op("ids (...), table (V, D) -> y (..., D)")
+def embedding(ids, table):
+    """Look up the row of every id: y = table[ids]. Going back, a row gets the sum of dy over all places where it stood.
+
+    The same as a product with one-hot rows, without the zeros. Keeps the ids.
+    """
+    V, D = table.shape
+    check_ids(ids, V, "ids")
+
+    def backward(dy):
+        return None, scatter_add(ids.reshape(-1), dy.reshape(-1, D), V)
+
+    return table[ids], backward

@@ -1,0 +1,40 @@
+"""Normalisation: keep the numbers that flow through a deep network at one scale.
+
+Read next: `embedding.py`, or `attention.py`.
+"""
+
+from ..backend import array_module, wide
+from ..op import op
+
+
+@op("x (..., D), gamma (D), beta (D) -> y (..., D)")
+def layer_norm(x, gamma, beta, *, eps=1e-5):
+    """Give every row mean 0 and variance 1, then a learned scale and shift.
+
+        centred = x - mean(x)                                       (1)
+        rstd    = 1 / √(mean(centred²) + eps)                       (2)
+        xhat    = centred rstd                                      (3)
+        y       = gamma xhat + beta                                 (4)
+
+    Going back, a row can lose neither mean nor length, so dx is what is left of dxhat without its part along 1 and along xhat:
+
+        dx = rstd (dxhat - mean(dxhat) - xhat mean(dxhat xhat)),    dxhat = dy gamma
+
+    Keeps xhat, rstd and gamma.
+
+    Stable  the variance is taken of the centred row; mean(x²) - mean(x)² loses all its digits when the mean is large
+    Source  Ba, Kiros & Hinton 2016, arXiv 1607.06450; derived in docs/derivations/layer_norm.md
+    """
+    xp, dtype, leading = array_module(x), x.dtype, tuple(range(x.ndim - 1))
+    rows = x.astype(wide(x), copy=False)
+    centred = rows - rows.mean(-1, keepdims=True)                                            # 1
+    rstd = 1 / xp.sqrt((centred * centred).mean(-1, keepdims=True) + eps)                    # 2
+    xhat = centred * rstd                                                                    # 3
+    y = gamma * xhat + beta                                                                  # 4
+
+    def backward(dy):
+        dgamma, dbeta, dxhat = (dy * xhat).sum(leading), dy.sum(leading, dtype=rstd.dtype), dy * gamma      # 4
+        dx = rstd * (dxhat - dxhat.mean(-1, keepdims=True) - xhat * (dxhat * xhat).mean(-1, keepdims=True))    # 3, 2, 1
+        return dx.astype(dtype, copy=False), dgamma.astype(dtype, copy=False), dbeta.astype(dtype, copy=False)
+
+    return y.astype(dtype, copy=False), backward

@@ -1,0 +1,142 @@
+"""Recurrent cells, one step each, and the loop that carries them through time and back.
+
+A recurrent net reads one position after the other and keeps what it has seen in a state of fixed size. Learning means going
+back the same way, step by step: this is where gradients explode or vanish, and `unroll` is the place where it happens.
+
+Read next: `sequences.py`, the same mathematics with far less Python; or `attention.py`, which has no loop.
+"""
+
+import functools
+import inspect
+
+from ..backend import array_module
+from ..op import Op, op
+from .activations import sigmoid
+
+# What an activation does to its argument, and its slope as seen from the result. "linear" is there to be compared with theory.
+ACTIVATIONS = {
+    "tanh": (lambda xp, a, out=None: xp.tanh(a, out=out), lambda y: 1 - y * y),
+    "relu": (lambda xp, a, out=None: xp.maximum(a, 0, out=out), lambda y: y > 0),
+    "linear": (lambda xp, a, out=None: a, lambda y: y == y),
+}
+
+
+def activation_of(name):
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
+    return ACTIVATIONS[name]
+
+
+@op("x (B, D), h (B, H), W (D, H), U (H, H), b (H) -> h_next (B, H)")
+def rnn_cell(x, h, W, U, b, *, activation="tanh"):
+    """One step of the plain recurrent net: h_next = tanh(x W + h U + b).
+
+        da = dh_next (1 - h_next²),    dh = da Uᵀ
+
+    Every step back multiplies by Uᵀ and by a slope of at most 1. `activation` is "tanh", "relu" or "linear".
+    Keeps x, h, h_next and the weights.
+
+    Source  Elman 1990; docs/derivations/rnn.md
+    """
+    f, slope = activation_of(activation)
+    h_next = f(array_module(x), x @ W + h @ U + b)
+
+    def backward(dh_next):
+        da = dh_next * slope(h_next)                                                         # (B, H)
+        return da @ W.T, da @ U.T, x.T @ da, h.T @ da, da.sum(0)
+
+    return h_next, backward
+
+
+@op("x (B, D), h (B, H), c (B, H), W (D, 4H), U (H, 4H), b (4H) -> h_next (B, H), c_next (B, H)")
+def lstm_cell(x, h, c, W, U, b):
+    """One step of a long short-term memory.
+
+        i, f, g, o = σ, σ, tanh, σ  of  x W + h U + b        (1) gates: write, keep, what, show
+        c_next     = f ∘ c + i ∘ g                           (2) keep part of the memory, write a new part
+        h_next     = o ∘ tanh(c_next)                        (3) show part of it
+
+    Backward walks the same three steps from the last to the first. Along the memory the gradient is only
+    scaled by f: that is why an open forget gate carries it far.
+
+    Keeps x, h, c, the four gates, tanh(c_next) and the weights.
+
+    Source  Hochreiter & Schmidhuber 1997; forget gate: Gers, Schmidhuber & Cummins 2000; docs/derivations/lstm.md
+    """
+    xp = array_module(x)
+    i, f, g, o = xp.split(x @ W + h @ U + b, 4, axis=-1)                                     # (B, H) each
+    i, f, g, o = sigmoid.vjp(i)[0], sigmoid.vjp(f)[0], xp.tanh(g), sigmoid.vjp(o)[0]         # 1
+    c_next = f * c + i * g                                                                   # 2
+    tanh_c = xp.tanh(c_next)
+    h_next = o * tanh_c                                                                      # 3
+
+    def backward(dh_next, dc_next):
+        do = dh_next * tanh_c                                                                # 3
+        dc_next = dc_next + dh_next * o * (1 - tanh_c * tanh_c)
+        di, df, dg, dc = dc_next * g, dc_next * c, dc_next * i, dc_next * f                  # 2
+        da = xp.concatenate([di * i * (1 - i), df * f * (1 - f),                             # 1
+                             dg * (1 - g * g), do * o * (1 - o)], axis=-1)                   # (B, 4H)
+        return da @ W.T, da @ U.T, dc, x.T @ da, h.T @ da, da.sum(0)
+
+    return (h_next, c_next), backward
+
+
+@functools.cache
+def unroll(cell: Op) -> Op:
+    """Make the whole-sequence op of a cell: forward through time, and backprop through time.
+
+    `cell(x, *state, *weights)` returns its next state(s). The op takes x (B, T, D), the first states and the weights, and
+    returns the first state at every step, hs (B, T, H), then all states at the end.
+
+    Forward keeps one backward per step. Going back, the state's gradient arrives from two sides, the output at t
+    and the step after; it passes through the cell, and every step adds its share to the weights it has in common
+    with all others. Multiplying by the same Jacobian T times is where gradients explode or vanish: `watch` is shown
+    each dh (and dc) on the way.
+
+    Source  Werbos 1990; Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063; docs/derivations/bptt.md
+    """
+    inputs, outputs = cell.shapes.line.split("->")
+    names = [state.name.removesuffix("_next") for state in cell.shapes.outputs]
+
+    @op(f"{inputs.replace('(B, D)', '(B, T, D)', 1)} -> hs (B, T, H), {outputs}")
+    @rename(f"unroll({cell.name})", cell)
+    def sequence(x, *rest, watch=None, **static):
+        xp, (B, T, _) = array_module(x), x.shape
+        state, weights = rest[:len(names)], rest[len(names):]
+        hs, backwards = xp.empty((B, T, state[0].shape[1]), x.dtype), []
+        for t in range(T):
+            state, back = cell.vjp(x[:, t], *state, *weights, **static)
+            state = state if isinstance(state, tuple) else (state,)
+            hs[:, t] = state[0]
+            backwards.append(back)
+
+        def backward(dhs, *dstate):
+            dx = xp.empty_like(x)
+            dweights = [xp.zeros_like(w) for w in weights]
+            for t in reversed(range(T)):
+                dstate = (dstate[0] + dhs[:, t], *dstate[1:])
+                if watch:
+                    for name, d in zip(names, dstate, strict=True):
+                        watch(f"d{name}", d, t)
+                dx[:, t], *grads = backwards[t](*dstate)
+                dstate = grads[:len(names)]
+                for total, share in zip(dweights, grads[len(names):], strict=True):
+                    total += share
+            return dx, *dstate, *dweights
+
+        return (hs, *state), backward
+
+    return sequence
+
+
+def rename(name: str, cell: Op):
+    """Give the sequence op of a cell its name, its home (an op made of a user's cell is the user's) and its options."""
+    def named(function):
+        function.__name__, function.__module__ = name, cell.__module__
+        own = inspect.signature(function).parameters
+        given = inspect.signature(cell.vjp).parameters.values()
+        arrays = [p for p in given if p.kind is not p.KEYWORD_ONLY]
+        options = [p for p in given if p.kind is p.KEYWORD_ONLY]
+        function.__signature__ = inspect.Signature([*arrays, *options, own["watch"]])
+        return function
+    return named

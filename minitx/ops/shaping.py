@@ -1,0 +1,108 @@
+"""Ops that move numbers without changing them. The backward of each is the same move the other way round.
+
+Where a number goes to one place, its gradient comes back from that place; where it goes nowhere (an element that an index
+left out), the gradient is zero; where it goes to several places (an index that names it twice), the gradients are summed.
+
+Read next: `activations.py`.
+"""
+
+from ..backend import array_module, is_array
+from ..op import op
+
+
+@op()
+def reshape(x, *, shape):
+    """The same numbers in the same order, in another shape; one length may be -1."""
+    before = x.shape
+    return x.reshape(shape), lambda dy: dy.reshape(before)
+
+
+@op()
+def transpose(x, *, axes=None):
+    """Axis `axes[i]` of x becomes axis i of y; without `axes` their order is reversed. Backward sorts them again."""
+    axes = tuple(reversed(range(x.ndim))) if axes is None else tuple(a % x.ndim for a in axes)
+    back = sorted(range(len(axes)), key=axes.__getitem__)
+    return x.transpose(axes), lambda dy: dy.transpose(back)
+
+
+@op()
+def getitem(x, *, index):
+    """y = x[index], for every index that NumPy knows: numbers, slices, None, ..., integer and boolean arrays.
+
+    dx is zero but for dx[index] = dy. An integer array may name an element twice: then it gets the sum.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    xp, shape = array_module(x), x.shape
+    integers = any((is_array(i) and i.dtype.kind in "iu") or isinstance(i, list) for i in parts)
+    y = x[index]
+
+    def backward(dy):
+        dx = xp.zeros(shape, dy.dtype)
+        if integers:
+            xp.add.at(dx, index, dy)
+        else:
+            dx[index] = dy
+        return dx
+
+    return y, backward
+
+
+@op()
+def concatenate(*xs, axis=-1):
+    """Join arrays along an axis that they have. Backward cuts dy at the seams."""
+    if not xs:
+        raise ValueError("needs at least one array")
+    ends = [0]
+    for x in xs:
+        ends.append(ends[-1] + x.shape[axis])
+
+    def backward(dy):
+        dy = dy.swapaxes(0, axis)
+        return [dy[a:b].swapaxes(0, axis) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+
+    return array_module(xs[0]).concatenate(xs, axis=axis), backward
+
+
+@op("*xs (...) -> y")
+def stack(*xs, axis=0):
+    """Join arrays of one shape along a new axis. Backward takes them apart again."""
+    if not xs:
+        raise ValueError("needs at least one array")
+    y = array_module(xs[0]).stack(xs, axis)
+
+    def backward(dy):
+        return list(array_module(dy).moveaxis(dy, axis, 0))
+
+    return y, backward
+
+
+@op()
+def unstack(x, *, axis=0):
+    """Take an array apart along `axis`: as many outputs as the axis is long. Backward stacks their gradients.
+
+    One node for a whole walk over time: `for x_t in unstack(x, axis=1)` costs O(T) going back, where T separate
+    `x[:, t]`, each with a dx as large as x, cost O(T²).
+    """
+    xp = array_module(x)
+    if x.shape[axis] == 0:
+        raise ValueError(f"axis {axis} of an array of shape {x.shape} has nothing to take apart")
+
+    def backward(*dys):
+        return xp.stack(dys, axis)
+
+    return tuple(xp.moveaxis(x, axis, 0)), backward
+
+
+@op()
+def split(x, *, sections, axis=-1):
+    """Cut an array along `axis`: into `sections` equal parts, or into parts of the given lengths.
+
+    Backward joins the gradients of the parts.
+    """
+    xp, n = array_module(x), x.shape[axis]
+    lengths = (n // sections,) * sections if isinstance(sections, int) else tuple(sections)
+    if sum(lengths) != n:
+        raise ValueError(f"axis {axis} has length {n}, which sections={sections} does not divide; "
+                         f"the parts must add up to {n}")
+    cuts = [sum(lengths[:i]) for i in range(1, len(lengths))]
+    return tuple(xp.split(x, cuts, axis)), lambda *dys: xp.concatenate(dys, axis)

@@ -1,0 +1,128 @@
+"""Softmax, its logarithm, and the loss that is made of it.
+
+Read next: `norm.py`, or `attention.py`, where softmax decides what a position looks at.
+"""
+
+import math
+
+from ..backend import array_module, wide
+from ..op import op
+
+
+@op("x (...) -> y (...)")
+def softmax(x, *, axis=-1):
+    """Turn scores into weights: positive, and summing to one along `axis`.
+
+        y_i = exp(x_i) / Σ_j exp(x_j)
+
+    dy_i/dx_j = y_i (δ_ij - y_j), so a step back keeps what rose above the weighted mean:
+
+        dx = y ∘ (dy - Σ_j dy_j y_j)
+
+    Keeps y.
+
+    Stable  subtracting the maximum changes no weight and keeps exp in range; a row of -inf has no weights, all zero
+    Source  Bridle 1990; derived in docs/derivations/softmax.md
+    """
+    y, _ = shifted_exp(x, axis)
+    total = y.sum(axis, dtype=wide(x), keepdims=True)
+    y /= array_module(x).where(total == 0, 1, total)
+
+    def backward(dy):
+        mean = (dy * y).sum(axis, dtype=wide(y), keepdims=True).astype(y.dtype, copy=False)
+        return y * (dy - mean)
+
+    return y, backward
+
+
+@op("x (...) -> y (...)")
+def log_softmax(x, *, axis=-1):
+    """The logarithm of the softmax, without the detour through numbers too small to write down.
+
+        y_i = x_i - log Σ_j exp(x_j)
+        dx  = dy - exp(y) Σ_j dy_j
+
+    Keeps y.
+
+    Stable  the largest summand is exp(0) = 1, so the logarithm never sees 0; a row of -inf stays -inf, its gradient is zero
+    Source  docs/derivations/softmax.md
+    """
+    xp = array_module(x)
+    e, y = shifted_exp(x, axis)
+    total = e.sum(axis, dtype=wide(x), keepdims=True)
+    empty = total == 0
+    y -= xp.log(xp.where(empty, 1, total))
+
+    def backward(dy):
+        dx = dy - xp.exp(y) * dy.sum(axis, dtype=wide(y), keepdims=True).astype(y.dtype, copy=False)
+        return xp.where(empty, 0, dx)
+
+    return y, backward
+
+
+def shifted_exp(x, axis):
+    """exp(x - max x) along `axis`, and x - max x. Where all scores are -inf the shift is 0, and exp gives zeros."""
+    xp = array_module(x)
+    if x.shape[axis] == 0:
+        return x.copy(), x.copy()
+    top = x.max(axis, keepdims=True)
+    shifted = x - xp.where(xp.isfinite(top), top, 0)
+    return xp.exp(shifted), shifted
+
+
+@op("logits (..., V), targets (...) -> loss")
+def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, reduction="mean"):
+    """How surprised the scores are by the truth: -log of the weight that softmax gives to the target. In nats.
+
+        loss = logΣexp(logits) - logits[target]                     for every row
+        dlogits = softmax(logits) - onehot(target)                  times the gradient of that row
+
+    Rows whose target is `ignore_index` count for nothing. `reduction` is "mean" over the rows that count (0 when none does,
+    so that a batch of padding does not end a training), "sum", or "none". With `label_smoothing` s the truth is 1 - s on the
+    target plus s/V on every class.
+
+    Keeps softmax's numerators (..., V), their sums and the targets.
+
+    Stable  softmax and logarithm are taken together: log of a weight that underflows is never formed
+    Source  label smoothing: Szegedy et al. 2016, arXiv 1512.00567; derived in docs/derivations/cross_entropy.md
+    """
+    xp, V, shape, dtype = array_module(logits), logits.shape[-1], logits.shape, logits.dtype
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
+    n = math.prod(shape[:-1])
+    targets = targets.reshape(n)                                                             # (n)
+    counts = targets != ignore_index
+    truth = xp.where(counts, targets, 0)
+    check_ids(truth, V, "targets", f"; padding must be ignore_index = {ignore_index}")
+
+    rows = logits.reshape(n, V).astype(wide(logits), copy=False)
+    e, shifted = shifted_exp(rows, -1)                                                       # (n, V)
+    total = e.sum(-1)                                                                        # (n)
+    each, s = xp.arange(n), label_smoothing
+    losses = xp.log(total) - (1 - s) * shifted[each, truth]
+    if s:
+        losses -= s * shifted.mean(-1)
+    losses *= counts
+    counted = xp.maximum(counts.sum(dtype=rows.dtype), 1)
+    loss = losses.reshape(shape[:-1]) if reduction == "none" else losses.sum() / (counted if reduction == "mean" else 1)
+
+    def backward(dloss):
+        share = dloss.reshape(-1) * counts / (counted if reduction == "mean" else 1)         # (n)
+        drows = e * (share / total)[:, None]
+        if s:
+            drows -= (share * (s / V))[:, None]
+        drows[each, truth] -= (1 - s) * share
+        return drows.reshape(shape).astype(dtype, copy=False), None
+
+    return loss.astype(dtype), backward
+
+
+def check_ids(ids, size, name, remedy=""):
+    """Ids must be integers in [0, size). NumPy would count negative ones from the end, CuPy wrap those that are too large."""
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got dtype {ids.dtype}")
+    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        low, high = int(ids.min()), int(ids.max())
+        raise IndexError(f"{name} must be from 0 to {size - 1}, got {low if low < 0 else high}{remedy}")

@@ -1,0 +1,140 @@
+"""The tape: what remembers a computation, and the loop that walks it backwards.
+
+An op enters one `Node` for each call on tracked Tensors. Nodes are numbered as they are made, so an input is always older
+than what was computed from it, and *newest first is an order in which to go back*: every gradient is complete when its turn
+comes. `gradients` is that loop. It has no recursion, so a chain of 50,000 ops goes no deeper than one of two.
+
+Read next: `op.py`, which makes the nodes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import backend
+from .backend import Array, array_module, device_of
+from .saved import keeps
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
+
+_serial = itertools.count().__next__
+
+
+class Node:
+    """One op call on the tape. It holds its backward and edges to older nodes, but no Tensor that an op made.
+
+    So nothing here refers to anything newer: there are no cycles, and memory goes by reference count alone.
+    """
+
+    __slots__ = ("backward", "edges", "leaves", "name", "names", "outputs", "report", "serial")
+
+    def __init__(self, name: str, names: Sequence[str], backward: Callable, inputs: Sequence[Tensor | None],
+                 outputs: Sequence[Array]):
+        self.serial, self.name, self.names, self.backward = _serial(), name, names, backward
+        # where the gradient of each argument goes: an output (node, slot) of an older op, a leaf, or nowhere
+        self.edges = [None if x is None or not x.requires_grad else (x.node, x.slot) if x.node else x for x in inputs]
+        self.leaves = [(i, x, x.version[0]) for i, x in enumerate(inputs) if x is not None and not x.made_by]
+        self.outputs = [(y.shape, y.dtype) for y in outputs]
+        self.report: Callable | None = None     # an observer's wish to see the gradients of the outputs
+
+
+def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
+    """The gradient of `seed · loss` for every tracked leaf: {leaf: array}. Nothing but this tape is touched.
+
+    Args:
+        loss: where to start; `seed` may be left out when it is a single number.
+        seed: an array of the shape and dtype of `loss`, the gradient that arrives from outside.
+
+    The walk gives back each node's memory as it passes. Arrays of the result may be views: copy before writing.
+    """
+    if not loss.requires_grad:
+        raise RuntimeError("backward: nothing here requires a gradient; was the Tensor made under no_grad(), detached, "
+                           "or computed from leaves without requires_grad=True?")
+    seed = _seed(loss, seed)
+    if loss.node is None:
+        return {loss: seed}
+    total: dict[Any, Array] = {(loss.node, loss.slot): seed}
+    owned = set()                               # the sums that this walk has allocated, and so may write into
+    for node in _newest_first(loss.node):
+        dys = [total.pop((node, slot), None) for slot in range(len(node.outputs))]
+        dys = [array_module(seed).zeros(*output) if dy is None else dy
+               for dy, output in zip(dys, node.outputs, strict=True)]
+        if node.report:
+            node.report(dys)
+        dxs = node.backward(*dys)
+        for edge, dx in _checked(node, dxs):
+            if edge not in total:
+                total[edge] = dx
+            elif edge in owned:
+                total[edge] += dx
+            else:
+                total[edge] = _array(total[edge] + dx)
+                owned.add(edge)
+        node.backward, node.edges, node.leaves = None, (), ()
+    return total
+
+
+def _newest_first(start: Node) -> list[Node]:
+    """All nodes behind `start`, newest first; every reason not to go back is found here, before the walk begins."""
+    found, todo = {start}, [start]
+    while todo:
+        node = todo.pop()
+        if node.backward is None:
+            raise RuntimeError(f"backward: the tape behind {node.name} was used up by an earlier backward pass; "
+                               f"run the forward pass again, or add the losses and go back once")
+        for i, leaf, version in node.leaves:
+            if leaf.version[0] != version and keeps(node.backward, leaf.array):
+                raise RuntimeError(f"backward: {node.name} kept its argument {node.names[i]}, which was changed by "
+                                   f"assign_ since the forward pass; go back before changing it")
+        for edge in node.edges:
+            if type(edge) is tuple and edge[0] not in found:
+                found.add(edge[0])
+                todo.append(edge[0])
+    return sorted(found, key=lambda node: node.serial, reverse=True)
+
+
+def _checked(node: Node, dxs: Any) -> list[tuple[Any, Array]]:
+    """What a backward returned: an edge and a gradient of the right look for every tracked argument."""
+    dxs = dxs if type(dxs) in (tuple, list) else (dxs,)
+    if len(dxs) != len(node.edges):
+        raise RuntimeError(f"{node.name}: its backward returned {len(dxs)} gradients for {len(node.edges)} arguments; "
+                           f"return one per positional argument, None where there is none")
+    pairs = []
+    for i, (edge, dx) in enumerate(zip(node.edges, dxs, strict=True)):
+        if edge is None:
+            continue
+        shape, dtype = edge[0].outputs[edge[1]] if type(edge) is tuple else (edge.array.shape, edge.array.dtype)
+        if dx is None or dx.shape != shape or dx.dtype != dtype:
+            got = "None" if dx is None else f"shape {dx.shape}, {dx.dtype}"
+            raise RuntimeError(f"{node.name}: the gradient of {node.names[i]} must have its shape {shape} and {dtype}, "
+                               f"but the backward returned {got}")
+        pairs.append((edge, dx if shape else _array(dx)))
+    return pairs
+
+
+def _array(x: Any) -> Array:
+    """NumPy makes scalars of 0-d results; back to an array."""
+    return x if backend.is_array(x) else backend.device("cpu").xp.asarray(x)
+
+
+def _seed(loss: Tensor, seed: Any) -> Array:
+    """The gradient to start from, checked against the Tensor that it belongs to."""
+    xp = array_module(loss.array)
+    if seed is None:
+        if loss.size != 1:
+            raise RuntimeError(f"backward: a Tensor of shape {loss.shape} is not a single number; "
+                               f"reduce it to a loss with sum() or mean(), or pass a seed of that shape")
+        return xp.ones_like(loss.array)
+    if getattr(seed, "requires_grad", False):
+        raise NotImplementedError("backward: a tracked seed asks for double backward, which is out of minitx's scope; "
+                                  "pass seed.detach()")
+    seed = getattr(seed, "array", seed)
+    if not backend.is_array(seed):
+        seed = xp.asarray(seed, loss.dtype)
+    if seed.shape != loss.shape or seed.dtype != loss.dtype or type(seed) is not type(loss.array):
+        raise ValueError(f"backward: the seed must look like the Tensor, shape {loss.shape}, {loss.dtype} on {loss.device}; "
+                         f"got {seed.shape}, {seed.dtype} on {device_of(seed).name}")
+    return seed

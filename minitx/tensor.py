@@ -1,0 +1,137 @@
+"""Tensor: an array that knows whether it is tracked and where it came from.
+
+Read next: `tape.py`, the way back from a loss to its leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from . import backend
+from .backend import Array, device_of
+from .tape import Node, gradients
+
+tracking: ContextVar[bool] = ContextVar("tracking", default=True)
+
+
+class no_grad(contextlib.ContextDecorator):
+    """Inside `with no_grad():` (or a function decorated with it) ops do not enter the tape and nothing is kept."""
+
+    def __init__(self) -> None:
+        self._before: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._before.append(tracking.set(False))
+
+    def __exit__(self, *error: object) -> None:
+        tracking.reset(self._before.pop())
+
+
+class Tensor:
+    """An array, whether it is tracked, and where it came from.
+
+    A leaf (made by `tensor`, or a parameter) may be tracked with `requires_grad=True`; what an op returns is tracked when an
+    input is. `array` is the raw array: read it freely, write through `assign_` only.
+    """
+
+    __slots__ = ("__weakref__", "array", "grad", "made_by", "node", "requires_grad", "slot", "version")
+    __array_ufunc__ = None  # NumPy leaves `array * tensor` to Tensor
+
+    def __init__(self, array: Array, requires_grad: bool = False) -> None:
+        if requires_grad and array.dtype.kind != "f":
+            raise TypeError(f"Tensor: requires_grad needs floating point numbers, got dtype {array.dtype}; "
+                            f"pass dtype='float32' or leave requires_grad out")
+        self.array, self.requires_grad = array, requires_grad
+        self.grad: Array | None = None
+        self.node: Node | None = None           # the op call that made this Tensor; None for a leaf
+        self.slot = 0                           # which of that op's outputs it is
+        self.made_by: str | None = None         # the op's name, tracked or not
+        self.version = [0]                      # raised by every write; one cell for all Tensors that share the memory
+
+    shape = property(lambda self: self.array.shape)
+    dtype = property(lambda self: self.array.dtype)
+    ndim = property(lambda self: self.array.ndim)
+    size = property(lambda self: self.array.size)
+    device = property(lambda self: device_of(self.array).name)
+
+    @property
+    def data(self) -> Array:
+        """The array as a view that refuses writes (a plain view on CuPy, which cannot refuse)."""
+        return backend.read_only(self.array)
+
+    def numpy(self) -> np.ndarray:
+        """A copy on the host, cut from the tape; it never changes later."""
+        return np.array(backend.to_host(self.array))
+
+    def item(self) -> float:
+        """The single number in this Tensor, as a Python number."""
+        return self.array.item()
+
+    __float__ = item
+
+    def __repr__(self) -> str:
+        made = f", made by {self.made_by}" if self.made_by else ", requires_grad=True" if self.requires_grad else ""
+        values = np.array2string(backend.to_host(self.array), precision=4, separator=", ", threshold=20)
+        return f"Tensor({values}, shape={self.shape}, dtype={self.dtype}, device={self.device}{made})"
+
+    def detach(self) -> Tensor:
+        """The same array without its history: gradients stop here."""
+        cut = Tensor(self.array)
+        cut.made_by, cut.version = self.made_by, self.version
+        return cut
+
+    def to(self, device: str) -> Tensor:
+        """This Tensor on another device. A leaf becomes a new leaf there; move leaves before computing with them."""
+        if self.device == device:
+            return self
+        if self.node is not None:
+            raise RuntimeError(f"to: the tracked output of {self.made_by} cannot change device, since its gradient could "
+                               f"not come back; move the leaves before the forward pass, or detach() first")
+        return Tensor(backend.to_device(self.array, device), self.requires_grad)
+
+    def assign_(self, value: Any) -> Tensor:
+        """Overwrite a leaf in place. A backward pass that still needs the old numbers will say so."""
+        if self.made_by:
+            raise RuntimeError(f"assign_: this Tensor is an output of {self.made_by} and may share memory with its inputs; "
+                               f"assign to a leaf, or make one with minitx.tensor(t.data)")
+        value = value.array if isinstance(value, Tensor) else value
+        if not backend.is_array(value):
+            value = device_of(self.array).xp.asarray(value, self.dtype)
+        if value.shape != self.shape or value.dtype != self.dtype or type(value) is not type(self.array):
+            raise ValueError(f"assign_: expected shape {self.shape}, {self.dtype} on {self.device}, "
+                             f"got {value.shape}, {value.dtype} on {device_of(value).name}")
+        self.array[...] = value
+        self.version[0] += 1
+        return self
+
+    def backward(self, seed: Any = None, *, create_graph: bool = False) -> None:
+        """Add d(seed · self)/d(leaf) to the `.grad` of every tracked leaf. `seed` is 1 for a single number.
+
+        The tape is used up: a second call needs a new forward pass.
+        """
+        if create_graph:
+            raise NotImplementedError("backward: double backward is out of minitx's scope; gradients are plain arrays "
+                                      "that remember nothing, so create_graph=True cannot be served")
+        for leaf, grad in gradients(self, seed).items():
+            leaf.grad = grad.copy() if leaf.grad is None else leaf.grad + grad
+
+
+def tensor(data: Any, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+    """A Tensor with its own copy of `data`: an array, a Tensor, or (nested lists of) numbers.
+
+    Arrays keep their dtype and device unless told otherwise; Python floats become float32, the dtype of modules.
+    """
+    array = data.array if isinstance(data, Tensor) else data
+    if not backend.is_array(array):
+        plain = not isinstance(array, np.generic)
+        array = np.array(array)
+        if array.dtype == "float64" and plain and dtype is None:
+            dtype = "float32"
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"tensor: expected numbers or booleans, got {type(data).__name__} with dtype {array.dtype}")
+    array = backend.to_device(array, device or device_of(array).name)
+    return Tensor(array.astype(dtype or array.dtype, copy=True), requires_grad)
