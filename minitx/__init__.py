@@ -5,12 +5,16 @@
 Read the source in this order: `backend`, `tensor`, `tape`, `op`, `ops/softmax`, `ops/recurrent`, `ops/attention`, `nn`.
 """
 
-from . import ops
+from . import models, nn, ops, optim
 from .backend import seed
+from .gradcheck import GradcheckError, gradcheck
 from .op import OPS, observe, op
 from .saved import saved
 from .tape import gradients
-from .tensor import Tensor, no_grad, tensor
+from .tensor import Tensor, no_grad, tensor, zeros
 
 __version__ = "0.1.0"
-__all__ = ["OPS", "Tensor", "gradients", "no_grad", "observe", "op", "ops", "saved", "seed", "tensor"]
+__all__ = [
+    "OPS", "GradcheckError", "Tensor", "gradcheck", "gradients", "models", "nn", "no_grad", "observe", "op", "ops", "optim",
+    "saved", "seed", "tensor", "zeros",
+]

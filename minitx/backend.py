@@ -132,7 +132,7 @@ def expecting_overflow() -> contextlib.AbstractContextManager[Any]:
     return np.errstate(over="ignore", invalid="ignore")
 
 
-_stream = np.random.default_rng(0)
+_stream: np.random.Generator | None = None      # made when first asked for: importing numpy.random takes a while
 
 
 def seed(number: int) -> None:
@@ -142,8 +142,10 @@ def seed(number: int) -> None:
 
 
 def stream() -> np.random.Generator:
-    """The shared random stream. It lives on the host, so a seed gives the same run on every device."""
-    return _stream
+    """The shared random stream, seeded with 0. It lives on the host, so a seed gives the same run on every device."""
+    if _stream is None:
+        seed(0)
+    return _stream      # type: ignore[return-value]
 
 
 def keep_mask(rng: Any, shape: tuple[int, ...], p: float, name: str) -> Array:

@@ -121,7 +121,7 @@ def _check_input(fn: str, arg: str, leaf: Tensor, dx: np.ndarray, value: Callabl
     if leaf.size <= ELEMENTWISE:
         directions = ((np.unravel_index(k, leaf.shape), _unit(leaf.shape, k)) for k in range(leaf.size))
     else:
-        directions = ((None, rng.standard_normal(leaf.shape)) for _ in range(DIRECTIONS))
+        directions = ((None, _unit_length(rng.standard_normal(leaf.shape))) for _ in range(DIRECTIONS))
     for index, direction in directions:
         def nudged(by: float, direction: np.ndarray = direction) -> np.ndarray:
             leaf.array[...] = _like(start + by * direction, leaf.array)
@@ -208,3 +208,7 @@ def _unit(shape: tuple[int, ...], k: int) -> np.ndarray:
     e = np.zeros(shape)
     e.flat[k] = 1
     return e
+
+
+def _unit_length(direction: np.ndarray) -> np.ndarray:
+    return direction / np.linalg.norm(direction)

@@ -135,3 +135,8 @@ def tensor(data: Any, *, dtype: Any = None, device: str | None = None, requires_
         raise TypeError(f"tensor: expected numbers or booleans, got {type(data).__name__} with dtype {array.dtype}")
     array = backend.to_device(array, device or device_of(array).name)
     return Tensor(array.astype(dtype or array.dtype, copy=True), requires_grad)
+
+
+def zeros(*shape: int, like: Tensor) -> Tensor:
+    """Zeros with the dtype and on the device of another Tensor."""
+    return Tensor(backend.array_module(like.array).zeros(shape, like.dtype))

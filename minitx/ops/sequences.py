@@ -19,6 +19,12 @@ def time_first(x):
     return x.swapaxes(0, 1).reshape(T * B, D)
 
 
+def four(gates):
+    """(B, 4H) -> four views (B, H), one per gate."""
+    B, H4 = gates.shape
+    return gates.reshape(B, 4, H4 // 4).swapaxes(0, 1)
+
+
 @op("x (B, T, D), h0 (B, H), W (D, H), U (H, H), b (H) -> hs (B, T, H), h (B, H)", reference=unroll(rnn_cell))
 def rnn(x, h0, W, U, b, *, activation="tanh", watch=None):
     """The plain recurrent net over a whole sequence: h_t = tanh(x_t W + h_{t-1} U + b) for t = 1 … T.
@@ -80,7 +86,7 @@ def lstm(x, h0, c0, W, U, b, *, watch=None):
         xp.tanh(gate, out=gate)
         gate *= half
         gate += 1 - half
-        i, f, g, o = xp.split(gate, 4, axis=-1)                                              # (B, H) each
+        i, f, g, o = four(gate)                                                              # (B, H) each
         xp.multiply(f, cs[t], out=cs[t + 1])                                                 # 3
         cs[t + 1] += i * g
         xp.tanh(cs[t + 1], out=tanh_c[t])
@@ -89,13 +95,13 @@ def lstm(x, h0, c0, W, U, b, *, watch=None):
     def backward(dhs, dh, dc):
         da = xp.empty((T, B, 4 * H), hs.dtype)
         for t in reversed(range(T)):
-            i, f, g, o = xp.split(gates[t], 4, axis=-1)
+            i, f, g, o = four(gates[t])
             dh = dh + dhs[:, t]
             if watch:
                 watch("dh", dh, t)
                 watch("dc", dc, t)
             dc = dc + dh * o * (1 - tanh_c[t] * tanh_c[t])                                   # 3
-            da_i, da_f, da_g, da_o = xp.split(da[t], 4, axis=-1)                             # 2
+            da_i, da_f, da_g, da_o = four(da[t])                                             # 2
             xp.multiply(dc * g, i * (1 - i), out=da_i)
             xp.multiply(dc * cs[t], f * (1 - f), out=da_f)
             xp.multiply(dc * i, 1 - g * g, out=da_g)

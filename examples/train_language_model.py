@@ -1,0 +1,130 @@
+"""Train a character language model on a novel, measure it on another, and let it write.
+
+    python examples/train_language_model.py --model lstm
+    python examples/train_language_model.py --model transformer --language zh
+    python examples/train_language_model.py --model rnn --text my_book.txt --steps 500
+
+The three models have about the same number of parameters. The budget is counted in steps; with the defaults it takes about
+three minutes on two CPU cores. Results go to `--out`: the loss curve as a picture, all measurements as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+import minitx as mx
+from minitx.data import Vocabulary, bigram_bits, load_corpus, read_text, sequential, windows
+from minitx.generation import generate
+from minitx.models import LanguageModel, RecurrentLM, TransformerLM
+from minitx.optim import AdamW, warmup_cosine
+from minitx.training import History, evaluate, train
+
+T = 128                                         # characters per window
+PRESETS = {                                     # learning rate and steps, for about 250,000 parameters on English
+    "rnn": {"lr": 1e-3, "steps": 2400},
+    "lstm": {"lr": 4e-3, "steps": 2600},
+    "transformer": {"lr": 3e-3, "steps": 2400},
+}
+
+
+def build(kind: str, V: int) -> LanguageModel:
+    """The model called `kind` for a vocabulary of V characters."""
+    if kind == "transformer":
+        return TransformerLM(V, D=96, N=4, L=2, T=T)
+    return RecurrentLM(V, D=64, H={"rnn": 429, "lstm": 209}[kind], cell=kind)
+
+
+def main() -> None:
+    args = arguments()
+    preset = PRESETS[args.model]
+    lr, steps = args.lr or preset["lr"], args.steps or preset["steps"]
+    mx.seed(args.seed)
+
+    corpus, (train_text, heldout_text) = texts(args)
+    vocabulary = Vocabulary.of(train_text, min_count=2)
+    ids, heldout = (vocabulary.encode(text, unknown="replace") for text in (train_text, heldout_text))
+    model = build(args.model, len(vocabulary)).to(args.device)
+    unigram, bigram = bigram_bits(ids, len(vocabulary))
+    print(f"{corpus}: {len(ids):,} characters to train on, {len(heldout):,} held out, {len(vocabulary)} different")
+    print(f"{args.model}: {model.count_parameters():,} parameters on {args.device}, "
+          f"{steps} steps of {args.batch} × {T} characters, learning rate {lr:g}")
+
+    optimizer = AdamW(model.parameters(), lr)
+    schedule = warmup_cosine(lr, total=steps, warmup=min(100, steps // 10), floor=lr / 20)
+    batches = windows(ids, args.batch, T, np.random.default_rng(args.seed))
+    history = train(model, batches, optimizer, steps=steps, schedule=schedule, clip=1.0, title=args.model)
+    bits = evaluate(model, sequential(heldout, 64, T))
+
+    print(f"\nheld-out text  {bits:.3f} bits per character   (training text {history.smooth_bits(100):.3f})")
+    print(f"to beat        {bigram:.2f} with a table of pairs, {unigram:.2f} with single frequencies")
+    print(f"speed          {history.symbols / history.seconds:,.0f} characters/s, {history.seconds:.0f} s of training\n")
+    print(sample(model, vocabulary, heldout[:60], args.characters, args.seed))
+    save(args, history, bits, unigram, bigram)
+
+
+def texts(args: argparse.Namespace) -> tuple[str, tuple[str, str]]:
+    """The name of the text, and its two parts: a bundled corpus, or your own file with the last tenth held out."""
+    if args.text:
+        text = read_text(args.text)
+        cut = len(text) * 9 // 10
+        return Path(args.text).name, (text[:cut], text[cut:])
+    corpus = load_corpus(args.language)
+    return corpus.name, (corpus.train, corpus.heldout)
+
+
+def sample(model: LanguageModel, vocabulary: Vocabulary, prompt: np.ndarray, count: int, seed: int) -> str:
+    """What the model writes after `prompt`."""
+    written = generate(model, prompt, count, temperature=0.8, rng=np.random.default_rng(seed))
+    return f"--- {vocabulary.decode(prompt)}|{vocabulary.decode(np.fromiter(written, np.int64))} ---"
+
+
+def save(args: argparse.Namespace, history: History, bits: float, unigram: float, bigram: float) -> None:
+    """The loss curve and the numbers behind it."""
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"language_model_{args.model}_{'own' if args.text else args.language}"
+    (out / f"{name}.json").write_text(json.dumps(
+        {"options": vars(args), "heldout_bits": bits, "unigram_bits": unigram, "bigram_bits": bigram,
+         "seconds": history.seconds, "train_bits": history.bits, "grad_norm": history.grad_norm, "lr": history.lr}))
+    print(f"\nwrote {out / name}.json")
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print("no picture: matplotlib is not installed; pip install minitx[plots]")
+        return
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(8, 6), height_ratios=(3, 1), sharex=True, layout="constrained")
+    k = max(1, len(history.bits) // 100)
+    smooth = np.convolve(history.bits, np.ones(k) / k, "valid")
+    top.plot(history.bits, color="0.8", linewidth=0.8, label="each batch")
+    top.plot(np.arange(len(smooth)) + k - 1, smooth, color="C0", label=f"mean of {k} batches")
+    top.axhline(bits, color="C3", label=f"held-out text: {bits:.3f}")
+    top.axhline(bigram, color="0.4", linestyle=":", label=f"table of pairs: {bigram:.2f}")
+    top.set(ylabel="bits per character", title=f"{args.model}: learning to predict the next character", ylim=(1.5, 6))
+    top.legend(frameon=False)
+    bottom.semilogy(history.grad_norm, color="C2", linewidth=0.6)
+    bottom.set(xlabel="training step", ylabel="gradient norm")
+    figure.savefig(out / f"{name}.png", dpi=150)
+    print(f"wrote {out / name}.png")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", choices=PRESETS, default="lstm")
+    parser.add_argument("--language", choices=("en", "zh"), default="en", help="the bundled text (default: en)")
+    parser.add_argument("--text", help="a text file of your own instead; its last tenth is held out")
+    parser.add_argument("--steps", type=int, help="training steps (default: about three minutes)")
+    parser.add_argument("--lr", type=float, help="peak learning rate")
+    parser.add_argument("--batch", type=int, default=16, help="windows per step (default: 16)")
+    parser.add_argument("--characters", type=int, default=400, help="length of the sample (default: 400)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default="out", help="folder for results (default: out)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

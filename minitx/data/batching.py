@@ -1,0 +1,77 @@
+"""Batches of windows, cut from one long row of ids: at random places for training, once and in order for evaluation.
+
+Every batch is a pair `(x, y)` of int64 arrays (B, T), and y is x one character later: `y[b, t]` is what a model should
+predict after reading `x[b, : t + 1]`. The ids come from `text.py`; read `minitx/training.py` next, which feeds the batches.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from minitx.data.text import as_ids
+
+Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def windows(ids: ArrayLike, B: int, T: int, rng: np.random.Generator, *, steps: int | None = None) -> Iterator[Batch]:
+    """Training batches `(x, y)`, int64 (B, T) each, from `ids` (N): without end, or `steps` of them.
+
+    Every epoch cuts the text anew, from a random first character on, into windows of T+1 characters that share one with
+    the next window, so that in an epoch no character is predicted twice; it shuffles the windows and gives full batches.
+    The fewer than B windows left over, and the ends of the text outside the cut, have their turn in other epochs.
+
+    `rng` is used up by this iterator alone: the same seed gives the same batches. To go on after n of them, make the
+    iterator again and skip n. A text shorter than B·T + 1 characters raises ValueError.
+    """
+    ids = as_ids("windows", ids)
+    _check_sizes("windows", B=B, T=T)
+    if steps is not None:
+        _check_sizes("windows", least=0, steps=steps)
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"windows: rng is a {type(rng).__name__}; expected a Generator, as np.random.default_rng(seed) is")
+    if ids.size < B * T + 1:
+        raise ValueError(
+            f"windows: ids has {ids.size} characters, but a batch of B={B} windows of T={T} needs B·T + 1 = {B * T + 1}; "
+            "give a longer text or a smaller B or T"
+        )
+    return islice(_epochs(ids, B, T, rng), steps)
+
+
+def _epochs(ids: NDArray[np.int64], B: int, T: int, rng: np.random.Generator) -> Iterator[Batch]:
+    while True:
+        first = rng.integers(min(T, ids.size - B * T))  # at any such place at least B windows fit behind it
+        starts = first + T * rng.permutation((ids.size - 1 - first) // T)
+        for i in range(0, starts.size - B + 1, B):
+            at = starts[i : i + B, None] + np.arange(T)  # (B, T)
+            yield ids[at], ids[at + 1]
+
+
+def sequential(ids: ArrayLike, B: int, T: int) -> Iterator[Batch]:
+    """All of `ids` (N) once, in order, for evaluation: every character but the first is predicted exactly once.
+
+    The rows of a batch are neighbouring windows; every window starts with no memory of the one before. Batches are
+    (B, T), but the last may have fewer rows, and a rest shorter than T comes after it as one batch of one shorter row.
+    So the mean over the text weighs each batch by `y.size`. Fewer than 2 characters raise ValueError.
+    """
+    ids = as_ids("sequential", ids)
+    _check_sizes("sequential", B=B, T=T)
+    if ids.size < 2:
+        raise ValueError(f"sequential: ids has {ids.size} characters, but predicting one needs 2; give a longer text")
+    return _in_order(ids, B, T)
+
+
+def _in_order(ids: NDArray[np.int64], B: int, T: int) -> Iterator[Batch]:
+    whole = (ids.size - 1) // T * T  # characters predicted in windows of full length
+    for i in range(0, whole, B * T):
+        end = min(i + B * T, whole)
+        yield ids[i:end].reshape(-1, T).copy(), ids[i + 1 : end + 1].reshape(-1, T).copy()
+    if whole < ids.size - 1:
+        yield ids[None, whole:-1].copy(), ids[None, whole + 1 :].copy()
+
+
+def _check_sizes(caller: str, least: int = 1, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int | np.integer) or size < least:
+            raise ValueError(f"{caller}: {name} is {size!r}; expected a whole number of at least {least}")

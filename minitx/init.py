@@ -1,0 +1,47 @@
+"""Initial values of parameters. They are drawn on the host, so a seed gives the same weights on every device.
+
+Each function returns a tracked leaf. `rng` is a NumPy generator, by default the shared stream that `minitx.seed` starts.
+
+Read next: `nn/module.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .backend import stream
+from .tensor import Tensor
+
+
+def normal(*shape: int, std: float, rng: np.random.Generator | None = None, dtype: str = "float32") -> Tensor:
+    """Normal numbers with mean 0 and standard deviation `std`."""
+    return Tensor(((rng or stream()).standard_normal(shape) * std).astype(dtype), requires_grad=True)
+
+
+def fan_in(D: int, *outputs: int, gain: float = 1.0, rng: np.random.Generator | None = None,
+           dtype: str = "float32") -> Tensor:
+    """Normal with standard deviation gain/√D: with gain 1, D inputs of variance 1 give outputs of variance 1.
+
+    Source  LeCun et al. 1998, Efficient BackProp
+    """
+    return normal(D, *outputs, std=gain / math.sqrt(D), rng=rng, dtype=dtype)
+
+
+def orthogonal(H: int, blocks: int = 1, *, gain: float = 1.0, rng: np.random.Generator | None = None,
+               dtype: str = "float32") -> Tensor:
+    """`blocks` random rotations side by side, (H, blocks H), times `gain`: each alone scales every length by `gain`.
+
+    Source  Saxe, McClelland & Ganguli 2013, arXiv 1312.6120
+    """
+    def rotation() -> np.ndarray:
+        Q, R = np.linalg.qr((rng or stream()).standard_normal((H, H)))
+        return Q * np.sign(np.diag(R))          # without the signs, the rotations would not be drawn evenly
+
+    return Tensor((gain * np.concatenate([rotation() for _ in range(blocks)], axis=1)).astype(dtype), requires_grad=True)
+
+
+def constant(*shape: int, value: float, dtype: str = "float32") -> Tensor:
+    """The same number everywhere."""
+    return Tensor(np.full(shape, value, dtype), requires_grad=True)

@@ -1,0 +1,85 @@
+"""Two language models of one interface: a recurrent one and a Transformer.
+
+`model(ids)` takes ids (B, T) and returns logits (B, T, V): at each position, scores for the symbol that comes next, computed
+from the symbols up to there. Each is embed → body → head, and the three can be called apart: `gradients_through_time.py`
+does, to look at the gradient between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import init, nn, ops
+from .tensor import Tensor
+
+HEAD_GAIN = 0.1     # a head that starts small makes the first guess nearly uniform: a first loss of about ln V
+
+
+class LanguageModel(nn.Module):
+    """What both models share: the composition and the loss."""
+
+    context: int | None = None          # the longest input that the model can take; None: any
+
+    embed: Callable[[Any], Tensor]      # ids (B, T) -> what enters the body, (B, T, D)
+    body: Callable[[Tensor], Tensor]    # (B, T, D) -> (B, T, H): all that moves information between positions
+    head: nn.Linear                     # (B, T, H) -> logits (B, T, V)
+
+    def forward(self, ids: Any) -> Tensor:
+        return self.head(self.body(self.embed(ids)))
+
+    def loss(self, ids: Any, targets: Any) -> Tensor:
+        """The mean surprise at the targets (B, T), in nats per symbol; divide by ln 2 for bits."""
+        return ops.cross_entropy(self(ids), targets)
+
+
+class RecurrentLM(LanguageModel):
+    """Embedding, `L` recurrent layers of `H` units, linear head. `cell` is "rnn" or "lstm"; `options` go to its module."""
+
+    def __init__(self, V: int, D: int, H: int, L: int = 1, *, cell: str = "lstm", dropout: float = 0.0, rng: Any = None,
+                 dtype: str = "float32", **options: Any) -> None:
+        kinds = {"rnn": nn.RNN, "lstm": nn.LSTM}
+        if cell not in kinds:
+            raise ValueError(f"RecurrentLM: cell must be one of {', '.join(kinds)}, got {cell!r}")
+        self.tokens = nn.Embedding(V, D, rng=rng, dtype=dtype)
+        self.layers = [kinds[cell](H if i else D, H, rng=rng, dtype=dtype, **options) for i in range(L)]
+        self.dropout = nn.Dropout(dropout, rng=rng)
+        self.head = nn.Linear(H, V, gain=HEAD_GAIN, rng=rng, dtype=dtype)
+
+    def embed(self, ids: Any) -> Tensor:
+        return self.tokens(ids)
+
+    def body(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.dropout(layer(x)[0])
+        return x
+
+
+class TransformerLM(LanguageModel):
+    """Embedding plus learned positions, `L` causal blocks of width `D` with `N` heads, final norm, linear head.
+
+    `norm` is "pre" or "post". It sees at most `T` symbols, `context`.
+    """
+
+    def __init__(self, V: int, D: int, N: int, L: int, T: int, *, norm: str = "pre", dropout: float = 0.0, rng: Any = None,
+                 dtype: str = "float32") -> None:
+        self.tokens = nn.Embedding(V, D, std=0.1, rng=rng, dtype=dtype)
+        self.positions = init.normal(T, D, std=0.1, rng=rng, dtype=dtype)                    # (T, D)
+        self.blocks = [nn.TransformerBlock(D, N, norm=norm, causal=True, dropout=dropout, rng=rng, dtype=dtype)
+                       for _ in range(L)]
+        self.final_norm = nn.LayerNorm(D, dtype=dtype)
+        self.head = nn.Linear(D, V, gain=HEAD_GAIN, rng=rng, dtype=dtype)
+        self.dropout = nn.Dropout(dropout, rng=rng)
+        self.context = T
+
+    def embed(self, ids: Any) -> Tensor:
+        T = ids.shape[1]
+        if T > self.positions.shape[0]:
+            raise ValueError(f"TransformerLM: got {T} symbols, but it has positions for {self.positions.shape[0]}; "
+                             f"cut the input or build the model with T = {T}")
+        return self.dropout(self.tokens(ids) + self.positions[:T])
+
+    def body(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.final_norm(x)

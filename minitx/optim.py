@@ -1,0 +1,166 @@
+"""Optimisers, gradient clipping and the learning-rate schedule: what turns gradients into better parameters.
+
+    optimizer.zero_grad(); loss.backward(); clip_grad_norm(...); optimizer.step()
+
+Read next: `training.py`, the loop around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .backend import Array, array_module, wide
+from .tensor import Tensor
+
+
+class Optimizer:
+    """Base: the parameters, the learning rate `lr` (set it before each step to follow a schedule), the number of steps."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        if not self.parameters:
+            raise ValueError(f"{type(self).__name__}: no parameters that require a gradient; pass model.parameters()")
+        if lr < 0:
+            raise ValueError(f"{type(self).__name__}: the learning rate must not be negative, got lr = {lr}")
+        self.lr, self.steps = lr, 0
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self) -> None:
+        """Move every parameter that has a gradient."""
+        self.steps += 1
+        for i, p in enumerate(self.parameters):
+            if p.grad is not None:
+                p.assign_(self.moved(i, p.array, p.grad).astype(p.dtype, copy=False))
+
+    def moved(self, i: int, w: Array, g: Array) -> Array:
+        """The new value of parameter i, from its value and its gradient."""
+        raise NotImplementedError
+
+
+class SGD(Optimizer):
+    """Gradient descent with momentum: m = momentum m + g, w -= lr m. `weight_decay` λ adds λ w to g."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+        super().__init__(parameters, lr)
+        self.momentum, self.weight_decay = momentum, weight_decay
+        self.m: dict[int, Array] = {}
+
+    def moved(self, i: int, w: Array, g: Array) -> Array:
+        if self.weight_decay:
+            g = g + self.weight_decay * w
+        if self.momentum:
+            g = self.m[i] = self.momentum * self.m[i] + g if i in self.m else g
+        return w - self.lr * g
+
+
+class Adam(Optimizer):
+    """Every number gets a step of its own size: about lr, whatever the scale of its gradient.
+
+        m = β₁ m + (1 - β₁) g          the running mean of the gradient
+        v = β₂ v + (1 - β₂) g²         and of its square
+        w -= lr m̂ / (√v̂ + eps)         m̂ = m / (1 - β₁ᵗ), v̂ = v / (1 - β₂ᵗ): without the hats, both start too small
+
+    `weight_decay` λ adds λ w to g, where it is divided by √v̂ as well; see `AdamW`. The moments of float16 parameters are float32.
+    Source  Kingma & Ba 2014, arXiv 1412.6980
+    """
+
+    decoupled = False
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0.0) -> None:
+        super().__init__(parameters, lr)
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.m: dict[int, Array] = {}
+        self.v: dict[int, Array] = {}
+
+    def moved(self, i: int, w: Array, g: Array) -> Array:
+        xp, (b1, b2) = array_module(w), self.betas
+        g = g.astype(wide(g), copy=False)
+        if i not in self.m:
+            self.m[i], self.v[i] = xp.zeros_like(g), xp.zeros_like(g)
+        if self.weight_decay and not self.decoupled:
+            g = g + self.weight_decay * w
+        m, v = self.m[i], self.v[i]
+        m *= b1
+        m += (1 - b1) * g
+        v *= b2
+        v += (1 - b2) * (g * g)
+        size = xp.sqrt(v / (1 - b2 ** self.steps))
+        size += self.eps
+        step = m / size
+        step *= self.lr / (1 - b1 ** self.steps)
+        if self.weight_decay and self.decoupled:
+            return w * (1 - self.lr * self.weight_decay) - step
+        return w - step
+
+
+class AdamW(Adam):
+    """Adam with weight decay apart from the gradient: w shrinks by the factor 1 - lr λ at every step, for all numbers alike.
+
+    Source  Loshchilov & Hutter 2017, arXiv 1711.05101
+    """
+
+    decoupled = True
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0.01) -> None:
+        super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+
+def grad_norm(parameters: Iterable[Tensor]) -> float:
+    """The length of all gradients together, √(Σ g²), summed in float64 so that no float32 square overflows."""
+    total: Any = 0.0
+    for p in parameters:
+        if p.grad is not None:
+            g = p.grad.astype("float64")
+            total = total + (g * g).sum()
+    return math.sqrt(float(total))
+
+
+def clip_grad_norm(parameters: Iterable[Tensor] | Mapping[str, Tensor], max_norm: float) -> float:
+    """Scale all gradients by one factor so that their length is at most `max_norm`; returns the length before.
+
+    The direction stays; gradients that are short enough are not touched. Clipping cures an exploding gradient, never a
+    vanished one. Raises FloatingPointError when a gradient is not finite, and changes nothing then. Give a dict (of
+    `named_parameters`) to have the parameter called by its name.
+
+    Source  Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063
+    """
+    named = parameters if isinstance(parameters, Mapping) else {f"parameter {i}": p for i, p in enumerate(parameters)}
+    if not max_norm > 0:
+        raise ValueError(f"clip_grad_norm: max_norm must be above 0, got {max_norm}")
+    norm = grad_norm(named.values())
+    if not math.isfinite(norm):
+        name = next((n for n, p in named.items() if not math.isfinite(grad_norm([p]))), "all together")
+        raise FloatingPointError(f"clip_grad_norm: the gradient of {name} is not finite, and nothing was changed; "
+                                 f"lower the learning rate, or look at the loss of this step")
+    if norm > max_norm:
+        for p in named.values():
+            if p.grad is not None:
+                p.grad = p.grad * (max_norm / norm)
+    return norm
+
+
+def warmup_cosine(peak: float, *, total: int, warmup: int = 0, floor: float = 0.0) -> Callable[[int], float]:
+    """The learning rate of step 0, 1, …: up in a straight line to `peak` over `warmup` steps, then down to `floor` along half a
+    cosine until step `total`, and `floor` ever after.
+
+    Source  Loshchilov & Hutter 2016, arXiv 1608.03983
+    """
+    if not 0 <= warmup <= total:
+        raise ValueError(f"warmup_cosine: warmup must be from 0 to total = {total} steps, got {warmup}")
+
+    def rate(step: int) -> float:
+        if step < warmup:
+            return peak * (step + 1) / warmup
+        if step >= total:
+            return floor
+        return floor + (peak - floor) * (1 + math.cos(math.pi * (step - warmup) / (total - warmup))) / 2
+
+    return rate
