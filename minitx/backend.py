@@ -111,6 +111,13 @@ def wide(x: Array) -> Any:
     return np.dtype("float32") if x.dtype == "float16" else x.dtype
 
 
+def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+    """The sum of x, added up in a dtype that is wide enough, in the dtype of x (integers and booleans: as NumPy does)."""
+    if x.dtype.kind != "f":
+        return x.sum(axis, keepdims=keepdims)
+    return x.sum(axis, dtype=wide(x), keepdims=keepdims).astype(x.dtype, copy=False)
+
+
 def scatter_add(ids: Array, rows: Array, size: int) -> Array:
     """Sum the rows (n, D) with equal id into a table (size, D); ids (n) may repeat.
 

@@ -30,7 +30,7 @@ def generate(model: LanguageModel, prompt: Sequence[int] | np.ndarray, count: in
         for _ in range(count):
             seen = np.array([ids[-model.context:] if model.context else ids])
             with no_grad():
-                logits = to_host(model(to_device(seen, device)).array)[0, -1].astype("float64")
+                logits = to_host(model(to_device(seen, device)).array[0, -1]).astype("float64")
             ids.append(_draw(logits, temperature, rng))
             yield ids[-1]
     finally:

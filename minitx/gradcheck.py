@@ -20,12 +20,14 @@ import numpy as np
 
 from . import backend
 from .backend import Array
+from .contract import ShapeRule, any_shape
 from .op import Op
 from .tape import gradients
 from .tensor import Tensor, no_grad
 
 ELEMENTWISE = 400       # inputs of up to this size are checked element by element
 DIRECTIONS = 8          # larger ones along this many random directions
+CLEAR = 1e-3            # from this size on a gradient is clearly not zero, and a relative error means something
 
 
 class GradcheckError(AssertionError):
@@ -44,9 +46,7 @@ class InputReport:
     ours: float = 0.0
     nudged: float = 0.0
     scale: float = 0.0              # the largest |gradient| seen
-
-    def relative_error(self) -> float:
-        return abs(self.ours - self.nudged) / max(abs(self.ours), abs(self.nudged), 1e-300) if self.worst else 0.0
+    relative: float = 0.0           # the largest |ours - nudged| / |nudged| among those above CLEAR
 
 
 @dataclass
@@ -60,7 +60,8 @@ class GradcheckReport:
         rows = [f"gradcheck {self.function}: ok"]
         for i in self.inputs:
             rows.append(f"  {i.name:<14} {i.shape!s:<16} {i.compared:>5} compared   largest |gradient| {i.scale:.3g}   "
-                        f"worst error {abs(i.ours - i.nudged):.1e}")
+                        f"worst error {abs(i.ours - i.nudged):.1e} at {i.where}" if i.compared else
+                        f"  {i.name:<14} {i.shape!s:<16}     empty")
         return "\n".join(rows)
 
     __repr__ = __str__
@@ -82,23 +83,36 @@ def gradcheck(fn: Callable, *inputs: Any, step: float = 1e-5, rtol: float = 1e-6
     `step` of an element is told apart from a wrong backward. A function must give the same values when called again.
     """
     name, rng = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__)), np.random.default_rng(seed)
-    leaves = {n: _promoted(x) for n, x in zip(_names(fn, len(inputs)), inputs, strict=True)}
-    weights = dict(fn.named_parameters()) if parameters and hasattr(fn, "named_parameters") else {}
-    checked = {n: t for n, t in {**leaves, **weights}.items() if isinstance(t, Tensor) and t.requires_grad}
+    leaves = [_promoted(x) for x in inputs]
+    weights = list(fn.named_parameters()) if parameters and hasattr(fn, "named_parameters") else []
+    named = [*zip(_names(fn, len(inputs)), leaves, strict=True), *weights]
+    checked = [(n, t) for n, t in named if isinstance(t, Tensor) and t.requires_grad]
     if not checked:
         raise ValueError(f"gradcheck {name}: none of the {len(inputs)} inputs has floating point numbers; nothing to check")
-    if narrow := [n for n, t in weights.items() if t.dtype != "float64"]:
-        raise ValueError(f"gradcheck {name}: parameter {narrow[0]} is {weights[narrow[0]].dtype}, too coarse for nudges; "
+    if narrow := [f"{n} is {t.dtype}" for n, t in weights if t.dtype != "float64"]:
+        raise ValueError(f"gradcheck {name}: parameter {narrow[0]}, too coarse for nudges; "
                          f"build the module with dtype='float64'")
 
     def run() -> list[Tensor]:
-        out = fn(*leaves.values(), **static)
-        return [t for t in (out if isinstance(out, tuple) else (out,)) if t.dtype.kind == "f"]
+        out = fn(*leaves, **static)
+        return [t for t in (out if isinstance(out, (tuple, list)) else (out,)) if t.dtype.kind == "f"]
+
+    starts = [backend.to_host(leaf.array).copy() for _, leaf in checked]
+
+    def untouched(who: str) -> None:
+        for (arg, leaf), start in zip(checked, starts, strict=True):
+            if not np.array_equal(backend.to_host(leaf.array), start, equal_nan=True):
+                raise GradcheckError(f"gradcheck {name}: {who} wrote into the input {arg}; compute a new array instead")
 
     outputs = run()
+    untouched("the forward pass")
+    if [y.dtype for y in outputs] != ["float64"] * max(len(outputs), 1):
+        raise ValueError(f"gradcheck {name}: expected outputs in float64, like the inputs, got "
+                         f"{[str(y.dtype) for y in outputs] or 'integers'}; nudges need its digits")
     dys = [_like(rng.standard_normal(y.shape), y.array) for y in outputs]
     _same(name, outputs, run())
     ours = _gradients(outputs, dys)
+    untouched("the backward pass")
 
     def value() -> np.ndarray:
         """The terms of Σ dy · y, whose change is what the backward predicts."""
@@ -107,35 +121,35 @@ def gradcheck(fn: Callable, *inputs: Any, step: float = 1e-5, rtol: float = 1e-6
                                    for y, dy in zip(run(), dys, strict=True)])
 
     report = GradcheckReport(name)
-    for arg, leaf in checked.items():
+    for (arg, leaf), start in zip(checked, starts, strict=True):
         dx = backend.to_host(ours[leaf]) if leaf in ours else np.zeros(leaf.shape)
-        report.inputs.append(_check_input(name, arg, leaf, dx, value, step, rtol, atol, rng))
+        report.inputs.append(_check_input(name, arg, leaf, start, dx, value, step, rtol, atol, rng))
     return report
 
 
-def _check_input(fn: str, arg: str, leaf: Tensor, dx: np.ndarray, value: Callable, step: float, rtol: float, atol: float,
-                 rng: np.random.Generator) -> InputReport:
+def _check_input(fn: str, arg: str, leaf: Tensor, start: np.ndarray, dx: np.ndarray, value: Callable, step: float,
+                 rtol: float, atol: float, rng: np.random.Generator) -> InputReport:
     """Nudge one input, element by element or along random directions, and compare."""
     report = InputReport(arg, leaf.shape, scale=float(np.abs(dx).max(initial=0)))
-    start = backend.to_host(leaf.array).copy()
+    at = value()
     if leaf.size <= ELEMENTWISE:
         directions = ((np.unravel_index(k, leaf.shape), _unit(leaf.shape, k)) for k in range(leaf.size))
     else:
         directions = ((None, _unit_length(rng.standard_normal(leaf.shape))) for _ in range(DIRECTIONS))
     for index, direction in directions:
-        def nudged(by: float, direction: np.ndarray = direction) -> np.ndarray:
-            leaf.array[...] = _like(start + by * direction, leaf.array)
-            return value()
-
-        at = nudged(0.0)
         try:
-            up, down = nudged(step) - at, nudged(-step) - at
+            leaf.array[...] = _like(start + step * direction, leaf.array)
+            up = _change(value(), at)
+            leaf.array[...] = _like(start - step * direction, leaf.array)
+            down = _change(value(), at)
         finally:
             leaf.array[...] = _like(start, leaf.array)
         theirs, mine = float((up - down).sum()) / (2 * step), float((dx * direction).sum())
         limit = atol + rtol * max(abs(mine), abs(theirs))
         worst = abs(mine - theirs) / limit if np.isfinite([mine, theirs]).all() else np.inf
         report.compared += 1
+        if abs(mine) > CLEAR:
+            report.relative = max(report.relative, abs(mine - theirs) / max(abs(mine), abs(theirs)))
         if worst > report.worst or report.compared == 1:
             where = f"{arg}[{', '.join(map(str, index))}]" if index is not None else f"{arg}, along a random direction"
             report.worst, report.where, report.ours, report.nudged = worst, where, mine, theirs
@@ -182,15 +196,18 @@ def _promoted(x: Any) -> Any:
 
 
 def _gradients(outputs: Sequence[Tensor], dys: Sequence[Array]) -> dict[Tensor, Array]:
-    """Σ dy · y through the tape: {leaf: gradient}."""
-    from .ops import mul, sum
+    """Through the tape: {leaf: gradient}. One op takes all outputs and hands back to each its dy, so no other op is needed."""
+    tracked = [(y, backend.read_only(dy)) for y, dy in zip(outputs, dys, strict=True) if y.requires_grad]
+    if not tracked:
+        return {}
+    ys, dys = zip(*tracked, strict=True)
+    end = Op(lambda *ys: (backend.array_module(ys[0]).zeros(()), lambda _: dys), ShapeRule(any_shape), None)
+    return gradients(end(*ys))
 
-    total = None
-    for y, dy in zip(outputs, dys, strict=True):
-        if y.requires_grad:
-            part = sum(mul(y, Tensor(dy)))
-            total = part if total is None else total + part
-    return {} if total is None else gradients(total)
+
+def _change(after: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """after - before, where what stays infinite has not changed."""
+    return np.subtract(after, before, out=np.zeros_like(after), where=after != before)
 
 
 def _same(name: str, outputs: Sequence[Tensor], again: Sequence[Tensor]) -> None:

@@ -99,6 +99,8 @@ def _newest_first(start: Node) -> list[Node]:
 def _checked(node: Node, dxs: Any) -> list[tuple[Any, Array]]:
     """What a backward returned: an edge and a gradient of the right look for every tracked argument."""
     dxs = dxs if type(dxs) in (tuple, list) else (dxs,)
+    while len(dxs) > len(node.edges) and dxs[-1] is None:       # of an optional argument that was left out
+        dxs = dxs[:-1]
     if len(dxs) != len(node.edges):
         raise RuntimeError(f"{node.name}: its backward returned {len(dxs)} gradients for {len(node.edges)} arguments; "
                            f"return one per positional argument, None where there is none")

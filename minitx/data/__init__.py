@@ -1,6 +1,6 @@
 """From texts to batches of ids. Read `text.py` (corpora, characters as ids), then `batching.py` (ids as batches)."""
 
-from minitx.data.batching import sequential, windows
-from minitx.data.text import Corpus, Vocabulary, bigram_bits, load_corpus, read_text
+from .batching import sequential, windows
+from .text import Corpus, Vocabulary, bigram_bits, load_corpus, read_text
 
 __all__ = ["Corpus", "Vocabulary", "bigram_bits", "load_corpus", "read_text", "sequential", "windows"]

@@ -1,7 +1,7 @@
 """Batches of windows, cut from one long row of ids: at random places for training, once and in order for evaluation.
 
 Every batch is a pair `(x, y)` of int64 arrays (B, T), and y is x one character later: `y[b, t]` is what a model should
-predict after reading `x[b, : t + 1]`. The ids come from `text.py`; read `minitx/training.py` next, which feeds the batches.
+predict after reading `x[b, : t + 1]`. The ids come from `text.py`. Read `minitx/training.py` next: it feeds them.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from minitx.data.text import as_ids
+from .text import as_ids
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -18,11 +18,12 @@ Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 def windows(ids: ArrayLike, B: int, T: int, rng: np.random.Generator, *, steps: int | None = None) -> Iterator[Batch]:
     """Training batches `(x, y)`, int64 (B, T) each, from `ids` (N): without end, or `steps` of them.
 
-    Every epoch cuts the text anew, from a random first character on, into windows of T+1 characters that share one with
-    the next window, so that in an epoch no character is predicted twice; it shuffles the windows and gives full batches.
-    The fewer than B windows left over, and the ends of the text outside the cut, have their turn in other epochs.
+    Every epoch cuts the text anew, from a random first character on, into windows of T+1 characters, shuffles them and
+    gives full batches. Neighbours share one character, the last of one and the first of the next, so that an epoch
+    predicts a character at most once. What it leaves out, fewer than B windows and the ends of the text, is left to
+    chance: other epochs have it.
 
-    `rng` is used up by this iterator alone: the same seed gives the same batches. To go on after n of them, make the
+    Give it an `rng` of its own: the same seed then gives the same batches. To go on after n of them, make the
     iterator again and skip n. A text shorter than B·T + 1 characters raises ValueError.
     """
     ids = as_ids("windows", ids)
@@ -30,11 +31,13 @@ def windows(ids: ArrayLike, B: int, T: int, rng: np.random.Generator, *, steps: 
     if steps is not None:
         _check_sizes("windows", least=0, steps=steps)
     if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"windows: rng is a {type(rng).__name__}; expected a Generator, as np.random.default_rng(seed) is")
+        raise TypeError(
+            f"windows: rng is a {type(rng).__name__}; expected a np.random.Generator; give np.random.default_rng(seed)"
+        )
     if ids.size < B * T + 1:
         raise ValueError(
-            f"windows: ids has {ids.size} characters, but a batch of B={B} windows of T={T} needs B·T + 1 = {B * T + 1}; "
-            "give a longer text or a smaller B or T"
+            f"windows: ids has {ids.size} characters, but a batch of B={B} windows of T={T} needs "
+            f"B·T + 1 = {B * T + 1}; give a longer text or a smaller B or T"
         )
     return islice(_epochs(ids, B, T, rng), steps)
 

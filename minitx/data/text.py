@@ -33,7 +33,7 @@ def load_corpus(language: str = "en") -> Corpus:
           novel by the same author; the training text lacks two of its characters, & and X (three places).
     "zh"  Classical Chinese prose and poetry. Train: the first nine tenths (320,655 characters). Held out: the last
           tenth, from the next blank line between texts on, without the six poems that training has too (35,060). It is
-          all song lyrics, as are the last seven tenths of the training text; 126 of its characters are new (159 places).
+          all song lyrics, as are the last seven tenths of the training text; 126 characters in it are new (159 places).
     """
     if language == "en":
         return Corpus("Pride and Prejudice", _packaged("pride_and_prejudice.txt"), _packaged("northanger_abbey.txt"))
@@ -73,7 +73,7 @@ def read_text(path: str | PathLike[str]) -> str:
 class Vocabulary:
     """Characters and their ids: the id of a character is its place in `characters`.
 
-    `Vocabulary.of(text)` makes one from a text; `Vocabulary(characters)` makes the same one again, from a checkpoint say.
+    `Vocabulary.of(text)` makes one from a text; `Vocabulary(characters)` makes it again, from a checkpoint say.
     Where `characters` has "\\ufffd" (�), its id stands for every character that the vocabulary lacks.
     """
 
@@ -90,9 +90,9 @@ class Vocabulary:
     def of(cls, text: str, min_count: int = 1) -> "Vocabulary":
         """The characters that occur at least `min_count` times in `text`, sorted by code point.
 
-        With `min_count` above 1, one id more, "\\ufffd", is for the rarer ones, and for those that only other texts have.
+        With `min_count` above 1, one more id, "\\ufffd", is for all rarer characters and for those of other texts only.
         That is how to read a held-out text: `of(train, min_count=2)`, then `encode(heldout, unknown="replace")`.
-        Of the training texts, 2 keeps every character of English and 4,401 of 5,589 Chinese ones (0.4 % of the text rarer).
+        In the training texts, 2 keeps all 75 English characters, and 4,401 of 5,589 Chinese ones (99.6 % of the text).
         """
         kept = {character for character, count in Counter(text).items() if count >= min_count}
         if not kept:
@@ -132,7 +132,7 @@ class Vocabulary:
         return ids
 
     def decode(self, ids: ArrayLike) -> str:
-        """The text that `ids` (N), integers in 0..len(self)-1, stand for; the id for unknown characters gives "\\ufffd"."""
+        """The text that `ids` (N), integers in 0..len(self)-1, stand for; "\\ufffd" for unknown characters."""
         return _codes(self.characters)[as_ids("Vocabulary.decode", ids, len(self))].tobytes().decode(*_UTF32)
 
     @cached_property

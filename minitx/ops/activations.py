@@ -40,7 +40,7 @@ def tanh(x):
 
 @op("x (...) -> y (...)")
 def relu(x):
-    """The positive part: y = max(x, 0); dx = dy where x > 0, else 0 (also *at* 0, by convention). Keeps one bit of x."""
+    """The positive part: y = max(x, 0); dx = dy where x > 0, else 0 (also *at* 0, by convention). Keeps a boolean for every element."""
     positive = x > 0
     return array_module(x).maximum(x, 0), lambda dy: dy * positive
 
@@ -62,7 +62,7 @@ def gelu(x, *, approximate="tanh"):
     xp = array_module(x)
     c, a = math.sqrt(2 / math.pi), 0.044715
     near = xp.clip(x, -10, 10)
-    p = near * near
+    p = xp.asarray(near * near)                                              # of one number, NumPy makes a scalar
     p *= c * a
     p += c
     p *= near                                                                # u

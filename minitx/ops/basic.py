@@ -8,7 +8,7 @@ Read next: `shaping.py`, ops that only move numbers.
 
 import math
 
-from ..backend import array_module, is_array, wide
+from ..backend import array_module, is_array, total
 from ..op import op
 
 
@@ -28,13 +28,6 @@ def unbroadcast(dz, shape):
     new = dz.ndim - len(shape)
     repeated = tuple(i for i, n in enumerate(dz.shape) if i < new or (shape[i - new] == 1 and n != 1))
     return total(dz, repeated).reshape(shape)
-
-
-def total(x, axis):
-    """The sum along `axis` (kept, with length 1), added up in a dtype that is wide enough, in the dtype of x."""
-    if x.dtype.kind != "f":
-        return x.sum(axis, keepdims=True)
-    return x.sum(axis, dtype=wide(x), keepdims=True).astype(x.dtype, copy=False)
 
 
 def alike(x, y):
@@ -152,7 +145,7 @@ def matmul(x, y):
 @op()
 def sum(x, *, axis=None, keepdims=False):
     """Add up along `axis` (one, several, or all): y = Σ x. Every summand gets the whole gradient: dx = dy, repeated."""
-    kept = total(x, axis)
+    kept = total(x, axis, keepdims=True)
     y = kept if keepdims else kept.squeeze(axis)
     shape, kept_shape, xp = x.shape, kept.shape, array_module(x)
 
@@ -165,7 +158,7 @@ def sum(x, *, axis=None, keepdims=False):
 @op()
 def mean(x, *, axis=None, keepdims=False):
     """The average along `axis` (one, several, or all): y = Σ x / n. Every summand gets its share: dx = dy / n, repeated."""
-    kept = total(x, axis)
+    kept = total(x, axis, keepdims=True)
     n = math.prod(a for a, b in zip(x.shape, kept.shape, strict=True) if a != b)
     if n == 0:
         raise ValueError(f"the mean along axis {axis} of an array of shape {x.shape} has nothing to average")

@@ -5,7 +5,7 @@ Read next: `softmax.py`.
 
 import math
 
-from ..backend import wide
+from ..backend import total
 from ..op import op
 
 
@@ -29,6 +29,6 @@ def linear(x, W, b=None):
         dy = dy.reshape(rows.shape[0], W.shape[1])                           # (rows, O)
         dx = (dy @ W.T).reshape(shape)                                       # (..., D)
         dW = rows.T @ dy
-        return dx, dW, dy.sum(0, dtype=wide(dy)).astype(dy.dtype, copy=False) if with_bias else None
+        return dx, dW, total(dy, 0) if with_bias else None
 
     return y.reshape(*shape[:-1], W.shape[1]), backward

@@ -9,7 +9,7 @@ Read next: `sequences.py`, the same mathematics with far less Python; or `attent
 import functools
 import inspect
 
-from ..backend import array_module
+from ..backend import array_module, total, wide
 from ..op import Op, op
 from .activations import sigmoid
 
@@ -17,7 +17,7 @@ from .activations import sigmoid
 ACTIVATIONS = {
     "tanh": (lambda xp, a, out=None: xp.tanh(a, out=out), lambda y: 1 - y * y),
     "relu": (lambda xp, a, out=None: xp.maximum(a, 0, out=out), lambda y: y > 0),
-    "linear": (lambda xp, a, out=None: a, lambda y: y == y),
+    "linear": (lambda xp, a, out=None: a, lambda y: array_module(y).ones_like(y)),
 }
 
 
@@ -43,7 +43,7 @@ def rnn_cell(x, h, W, U, b, *, activation="tanh"):
 
     def backward(dh_next):
         da = dh_next * slope(h_next)                                                         # (B, H)
-        return da @ W.T, da @ U.T, x.T @ da, h.T @ da, da.sum(0)
+        return da @ W.T, da @ U.T, x.T @ da, h.T @ da, total(da, 0)
 
     return h_next, backward
 
@@ -76,7 +76,7 @@ def lstm_cell(x, h, c, W, U, b):
         di, df, dg, dc = dc_next * g, dc_next * c, dc_next * i, dc_next * f                  # 2
         da = xp.concatenate([di * i * (1 - i), df * f * (1 - f),                             # 1
                              dg * (1 - g * g), do * o * (1 - o)], axis=-1)                   # (B, 4H)
-        return da @ W.T, da @ U.T, dc, x.T @ da, h.T @ da, da.sum(0)
+        return da @ W.T, da @ U.T, dc, x.T @ da, h.T @ da, total(da, 0)
 
     return (h_next, c_next), backward
 
@@ -91,7 +91,7 @@ def unroll(cell: Op) -> Op:
     Forward keeps one backward per step. Going back, the state's gradient arrives from two sides, the output at t
     and the step after; it passes through the cell, and every step adds its share to the weights it has in common
     with all others. Multiplying by the same Jacobian T times is where gradients explode or vanish: `watch` is shown
-    each dh (and dc) on the way.
+    them on the way, at `step` t = 0 … T-1 the gradient of the states that step t returned, before it enters the cell.
 
     Source  Werbos 1990; Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063; docs/derivations/bptt.md
     """
@@ -112,7 +112,7 @@ def unroll(cell: Op) -> Op:
 
         def backward(dhs, *dstate):
             dx = xp.empty_like(x)
-            dweights = [xp.zeros_like(w) for w in weights]
+            dweights = [xp.zeros(w.shape, wide(w)) for w in weights]
             for t in reversed(range(T)):
                 dstate = (dstate[0] + dhs[:, t], *dstate[1:])
                 if watch:
@@ -120,9 +120,9 @@ def unroll(cell: Op) -> Op:
                         watch(f"d{name}", d, t)
                 dx[:, t], *grads = backwards[t](*dstate)
                 dstate = grads[:len(names)]
-                for total, share in zip(dweights, grads[len(names):], strict=True):
-                    total += share
-            return dx, *dstate, *dweights
+                for dweight, share in zip(dweights, grads[len(names):], strict=True):
+                    dweight += share
+            return dx, *dstate, *[dw.astype(w.dtype, copy=False) for dw, w in zip(dweights, weights, strict=True)]
 
         return (hs, *state), backward
 

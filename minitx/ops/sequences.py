@@ -8,7 +8,7 @@ Inside, time is the first axis, so that one step is one block of memory. `refere
 Read next: `nn/recurrent.py`, the modules.
 """
 
-from ..backend import array_module
+from ..backend import array_module, total
 from ..op import op
 from .recurrent import activation_of, lstm_cell, rnn_cell, unroll
 
@@ -27,9 +27,12 @@ def four(gates):
 
 @op("x (B, T, D), h0 (B, H), W (D, H), U (H, H), b (H) -> hs (B, T, H), h (B, H)", reference=unroll(rnn_cell))
 def rnn(x, h0, W, U, b, *, activation="tanh", watch=None):
-    """The plain recurrent net over a whole sequence: h_t = tanh(x_t W + h_{t-1} U + b) for t = 1 … T.
+    """The plain recurrent net over a whole sequence; see `rnn_cell` for the step.
 
-    Returns all states and the last one. `watch` is shown dh of every step, as the gradient of the loss by h_t.
+        a = x W + b of all steps                                     (1) one product
+        h_t = tanh(a_t + h_{t-1} U)                                  (2) the state of step t
+
+    Returns all states and the last one. `watch` is shown dh of every step, the gradient by the state that it returned.
     Keeps x, all h and the weights.
 
     Source  Elman 1990; docs/derivations/rnn.md
@@ -54,7 +57,7 @@ def rnn(x, h0, W, U, b, *, activation="tanh", watch=None):
             dh = da[t] @ U.T
         da = da.reshape(T * B, H)
         dx = (da @ W.T).reshape(T, B, D).swapaxes(0, 1)                                      # 1
-        return dx, dh, xs.T @ da, hs[:-1].reshape(T * B, H).T @ da, da.sum(0)
+        return dx, dh, xs.T @ da, hs[:-1].reshape(T * B, H).T @ da, total(da, 0)
 
     return (hs[1:].swapaxes(0, 1), hs[-1]), backward
 
@@ -64,12 +67,13 @@ def rnn(x, h0, W, U, b, *, activation="tanh", watch=None):
 def lstm(x, h0, c0, W, U, b, *, watch=None):
     """A long short-term memory over a whole sequence; see `lstm_cell` for the step.
 
-        a = x W of all steps, + b                                    (1) one product
+        a = x W + b of all steps                                     (1) one product
         a_t += h_{t-1} U;  i, f, g, o = σ, σ, tanh, σ of a_t         (2) gates of step t
         c_t = f c_{t-1} + i g,   h_t = o tanh(c_t)                   (3) memory and state of step t
 
     σ(a) = ½ + ½ tanh(a/2), so one tanh serves all four gates. Returns all h, the last h, the last c.
-    `watch` is shown dh and dc of every step. Keeps x, all h and c, the gates, tanh(c) and the weights.
+    `watch` is shown dh and dc of every step, the gradients by the two states that it returned (so dc is without the part
+    that comes through h). Keeps x, all h and c, the gates, tanh(c) and the weights.
 
     Source  Hochreiter & Schmidhuber 1997; Gers, Schmidhuber & Cummins 2000; docs/derivations/lstm.md
     """
@@ -110,6 +114,6 @@ def lstm(x, h0, c0, W, U, b, *, watch=None):
             dh = da[t] @ U.T
         da = da.reshape(T * B, 4 * H)
         dx = (da @ W.T).reshape(T, B, D).swapaxes(0, 1)                                      # 1
-        return dx, dh, dc, xs.T @ da, hs[:-1].reshape(T * B, H).T @ da, da.sum(0)
+        return dx, dh, dc, xs.T @ da, hs[:-1].reshape(T * B, H).T @ da, total(da, 0)
 
     return (hs[1:].swapaxes(0, 1), hs[-1], cs[-1]), backward

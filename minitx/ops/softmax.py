@@ -5,7 +5,7 @@ Read next: `norm.py`, or `attention.py`, where softmax decides what a position l
 
 import math
 
-from ..backend import array_module, wide
+from ..backend import array_module, total, wide
 from ..op import op
 
 
@@ -25,12 +25,11 @@ def softmax(x, *, axis=-1):
     Source  Bridle 1990; derived in docs/derivations/softmax.md
     """
     y, _ = shifted_exp(x, axis)
-    total = y.sum(axis, dtype=wide(x), keepdims=True)
-    y /= array_module(x).where(total == 0, 1, total)
+    all_of_it = y.sum(axis, dtype=wide(x), keepdims=True)
+    y /= array_module(x).where(all_of_it == 0, 1, all_of_it)
 
     def backward(dy):
-        mean = (dy * y).sum(axis, dtype=wide(y), keepdims=True).astype(y.dtype, copy=False)
-        return y * (dy - mean)
+        return y * (dy - total(dy * y, axis, keepdims=True))
 
     return y, backward
 
@@ -49,13 +48,12 @@ def log_softmax(x, *, axis=-1):
     """
     xp = array_module(x)
     e, y = shifted_exp(x, axis)
-    total = e.sum(axis, dtype=wide(x), keepdims=True)
-    empty = total == 0
-    y -= xp.log(xp.where(empty, 1, total))
+    all_of_it = e.sum(axis, dtype=wide(x), keepdims=True)
+    empty = all_of_it == 0
+    y -= xp.log(xp.where(empty, 1, all_of_it))
 
     def backward(dy):
-        dx = dy - xp.exp(y) * dy.sum(axis, dtype=wide(y), keepdims=True).astype(y.dtype, copy=False)
-        return xp.where(empty, 0, dx)
+        return xp.where(empty, 0, dy - xp.exp(y) * total(dy, axis, keepdims=True))
 
     return y, backward
 
@@ -81,7 +79,7 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
     so that a batch of padding does not end a training), "sum", or "none". With `label_smoothing` s the truth is 1 - s on the
     target plus s/V on every class.
 
-    Keeps softmax's numerators (..., V), their sums and the targets.
+    Keeps softmax's numerators (..., V) and their sums, the targets and which of them count.
 
     Stable  softmax and logarithm are taken together: log of a weight that underflows is never formed
     Source  label smoothing: Szegedy et al. 2016, arXiv 1512.00567; derived in docs/derivations/cross_entropy.md
@@ -99,9 +97,8 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
 
     rows = logits.reshape(n, V).astype(wide(logits), copy=False)
     e, shifted = shifted_exp(rows, -1)                                                       # (n, V)
-    total = e.sum(-1)                                                                        # (n)
-    each, s = xp.arange(n), label_smoothing
-    losses = xp.log(total) - (1 - s) * shifted[each, truth]
+    all_of_it, s = e.sum(-1), label_smoothing                                                # (n)
+    losses = xp.log(all_of_it) - (1 - s) * shifted[xp.arange(n), truth]
     if s:
         losses -= s * shifted.mean(-1)
     losses *= counts
@@ -110,10 +107,10 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
 
     def backward(dloss):
         share = dloss.reshape(-1) * counts / (counted if reduction == "mean" else 1)         # (n)
-        drows = e * (share / total)[:, None]
+        drows = e * (share / all_of_it)[:, None]
         if s:
             drows -= (share * (s / V))[:, None]
-        drows[each, truth] -= (1 - s) * share
+        drows[xp.arange(n), truth] -= (1 - s) * share
         return drows.reshape(shape).astype(dtype, copy=False), None
 
     return loss.astype(dtype), backward

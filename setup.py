@@ -1,0 +1,5 @@
+"""A stub: everything stands in setup.cfg."""
+
+from setuptools import setup
+
+setup()

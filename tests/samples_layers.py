@@ -1,0 +1,106 @@
+"""Samples of softmax and its losses, of layers and of attention. Masked rows, ignored targets and huge scores are here."""
+
+import numpy as np
+
+from .harness import call, samples_of
+
+
+@samples_of("softmax", "log_softmax")
+def softmax(rng):
+    for shape, axis in [((2, 5), -1), ((4,), 0), ((3, 2), 0), ((2, 3, 4), 1), ((2, 3, 2, 2), -2), ((3, 1), -1),
+                        ((1,), 0), ((0, 3), -1), ((2, 0), 1)]:
+        yield call(rng.standard_normal(shape), axis=axis)
+    yield call(rng.standard_normal((2, 2, 3)))
+    yield call(np.array([[1000.0, 999, 1001], [-1000, -1001, -1002]]))
+    yield call(np.array([[0.5, 1.5], [-np.inf, -np.inf]]))
+
+
+@samples_of("softmax")
+def softmax_of_masked_scores(rng):
+    yield from softmax(rng)
+    yield call(np.array([[0, np.log(3), -np.inf], [-np.inf, 2, -np.inf], [-np.inf] * 3]))
+
+
+@samples_of("cross_entropy")
+def cross_entropy(rng):
+    def rows(*shape):
+        return rng.standard_normal(shape), rng.integers(0, shape[-1], shape[:-1])
+
+    yield call(*rows(3, 5))
+    for reduction in ("mean", "sum", "none"):
+        logits, targets = rows(2, 3, 7)
+        some, none = np.where(targets == targets[0, 0], -100, targets), np.full_like(targets, -1)
+        yield call(logits, targets, reduction=reduction)
+        yield call(logits, some, reduction=reduction, label_smoothing=0.3)
+        yield call(logits, np.where(some == -100, 255, some), reduction=reduction, ignore_index=255)
+        yield call(logits, targets, reduction=reduction, ignore_index=int(targets[1, 1]))      # a class of its own
+        yield call(logits, none, reduction=reduction, ignore_index=-1, label_smoothing=0.1)
+        yield call(np.zeros((0, 3)), np.zeros(0, int), reduction=reduction)
+    yield call(*rows(4))
+    yield call(*rows(2, 1, 2, 3), label_smoothing=1.0)
+    yield call(rng.standard_normal((3, 1)), np.array([0, -100, 0]), label_smoothing=0.2)
+    yield call(rng.standard_normal((3, 2)), np.array([1, 1, 0], "int32"))
+    yield call(np.array([[1000.0, 1001, 999], [-1001, -1000, -1000]]), np.array([2, 0]), label_smoothing=0.1)
+    yield call(np.array([[0.5, -np.inf, 1.0], [0.0, 1.0, 2.0]]), np.array([0, 1]))             # a class ruled out
+
+
+@samples_of("linear")
+def linear(rng):
+    for x, D, O in [((2, 3), 3, 4), ((3,), 3, 2), ((2, 2, 3), 3, 1), ((2, 1, 2, 5), 5, 2), ((1, 1), 1, 1),
+                    ((0, 3), 3, 2), ((2, 0), 0, 3)]:
+        yield call(rng.standard_normal(x), rng.standard_normal((D, O)), rng.standard_normal(O))
+        yield call(rng.standard_normal(x), rng.standard_normal((D, O)))
+    yield call(rng.standard_normal((2, 3)), rng.standard_normal((3, 2)), None)
+
+
+@samples_of("layer_norm")
+def layer_norm(rng):
+    def parameters(D):
+        return rng.standard_normal(D), rng.standard_normal(D)
+
+    for shape, eps in [((2, 5), 1e-5), ((4,), 1e-5), ((2, 3, 3), 1e-2), ((2, 1, 2, 7), 0.5), ((3, 1), 0.1),
+                       ((0, 3), 1e-5), ((1, 2), 1e-3)]:
+        yield call(rng.standard_normal(shape), *parameters(shape[-1]), eps=eps)
+    yield call(100 + rng.standard_normal((2, 4)), *parameters(4))
+    yield call(np.full((2, 3), 3.7), *parameters(3), eps=0.1)                                  # rows without spread
+
+
+@samples_of("embedding")
+def embedding(rng):
+    for ids, V, D in [([[1, 1, 3], [0, 1, 3]], 4, 2), (2, 3, 2), ([0], 1, 1), ([4, 4, 4, 4], 5, 3), ([[[0], [2]]], 3, 1),
+                      ([[[[1, 0]]]], 2, 2)]:
+        yield call(np.array(ids), rng.standard_normal((V, D)))
+    yield call(np.array([1, 0, 1], "int32"), rng.standard_normal((2, 3)))
+    yield call(np.zeros((2, 0), int), rng.standard_normal((3, 2)))
+
+
+@samples_of("dropout")
+def dropout(rng):
+    for shape, keep, p in [((2, 3), (2, 3), 0.3), ((5,), (5,), 0.0), ((2, 3, 4), (2, 1, 4), 0.5),
+                           ((2, 2, 3, 2), (3, 1), 0.25), ((), (), 0.1), ((1,), (1,), 0.5), ((0, 3), (3,), 0.5)]:
+        yield call(rng.standard_normal(shape), rng.random(keep) >= p, p=p)
+    yield call(rng.standard_normal((2, 2)), np.array([[True, False], [False, True]]), p=1.0)   # zeros, whatever is kept
+
+
+@samples_of("attention")
+def attention(rng):
+    def qkv(B, N, Tq, Tk, K, Kv):
+        return [rng.standard_normal((B, N, *rest)) for rest in ((Tq, K), (Tk, K), (Tk, Kv))]
+
+    def mask(*shape):
+        return rng.random(shape) < 0.6
+
+    yield call(*qkv(1, 2, 3, 5, 4, 2), mask(2, 3, 5), causal=True)
+    for Tq, Tk in [(3, 3), (3, 5), (4, 2), (1, 4), (1, 1)]:
+        yield call(*qkv(1, 2, Tq, Tk, 3, 2), causal=True)
+    yield call(*qkv(2, 2, 3, 5, 1, 3))
+    yield call(*qkv(2, 1, 2, 3, 3, 1), None, scale=0.7)
+    yield call(*qkv(2, 2, 2, 3, 2, 2), np.array([[False, False, False], [True, False, True]]))  # a query without a key
+    yield call(*qkv(2, 2, 2, 3, 2, 2), mask(2, 1, 1, 3), scale=1.5)
+    yield call(*qkv(2, 2, 2, 3, 2, 2), mask(2, 2, 2, 3), causal=True, scale=-1)
+    yield call(*qkv(1, 1, 2, 3, 2, 2), np.zeros((2, 3), bool))
+    for sizes in [(0, 2, 2, 3, 2, 2), (1, 1, 0, 3, 2, 2), (1, 1, 2, 0, 2, 2)]:
+        yield call(*qkv(*sizes))
+        yield call(*qkv(*sizes), mask(1, 1), causal=True)
+    q, k = np.array([[40.0, 2], [40, -1]]), np.array([[40.0, 0], [40, 1], [40, -1]])
+    yield call(q[None, None], k[None, None], rng.standard_normal((1, 1, 3, 2)), scale=0.5)     # scores near 800: exp = inf

@@ -1,0 +1,41 @@
+"""Samples of the recurrent ops: cells of one step, and sequences by `unroll` and in one go."""
+
+from .harness import call, samples_of
+
+ACTIVATIONS = ("tanh", "relu", "linear")
+CELLS = [(2, 3, 4), (1, 1, 1), (3, 1, 2), (1, 3, 1), (0, 2, 3)]                              # B, D, H
+SEQUENCES = [(2, 3, 2, 3), (1, 1, 1, 1), (2, 5, 1, 2), (1, 1, 3, 2), (3, 2, 2, 1),
+             (2, 0, 2, 3), (0, 2, 1, 2)]                                                     # B, T, D, H
+
+
+def draw(rng, x, states, H, gates=1, biases=1):
+    """x, the states (B, H), W (D, gates H), U (H, gates H) and the biases, of a size at which nothing saturates."""
+    return (rng.standard_normal(x), *(rng.standard_normal((x[0], H)) for _ in range(states)),
+            rng.standard_normal((x[-1], gates * H)), rng.standard_normal((H, gates * H)) / H,
+            *(rng.standard_normal(gates * H) for _ in range(biases)))
+
+
+@samples_of("rnn_cell")
+def rnn_cell(rng):
+    for k, (B, D, H) in enumerate(CELLS):
+        yield call(*draw(rng, (B, D), 1, H))
+        yield call(*draw(rng, (B, D), 1, H), activation=ACTIVATIONS[k % 3])
+
+
+@samples_of("lstm_cell")
+def lstm_cell(rng):
+    for B, D, H in CELLS:
+        yield call(*draw(rng, (B, D), 2, H, gates=4))
+
+
+@samples_of("unroll(rnn_cell)", "rnn")
+def rnn(rng):
+    for k, (B, T, D, H) in enumerate(SEQUENCES):
+        yield call(*draw(rng, (B, T, D), 1, H))
+        yield call(*draw(rng, (B, T, D), 1, H), activation=ACTIVATIONS[k % 3])
+
+
+@samples_of("unroll(lstm_cell)", "lstm")
+def lstm(rng):
+    for B, T, D, H in SEQUENCES:
+        yield call(*draw(rng, (B, T, D), 2, H, gates=4))
