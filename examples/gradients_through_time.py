@@ -102,7 +102,7 @@ def gradients_by_distance(model: LanguageModel, ids: Any, targets: Any) -> np.nd
 
 
 def fit(g: np.ndarray) -> dict[str, float]:
-    """Straight lines through log g: against distance (an exponential, its slope is `rate`), against log distance (a power law)."""
+    """Straight lines through log g, against distance (an exponential; its slope is `rate`) and log distance (a power law)."""
     mean = g.mean(0)
     distance = np.arange(1, len(mean) + 1)[mean > 0]
     log_g = np.log(mean[mean > 0])
@@ -155,7 +155,8 @@ def verdict(rates: dict[str, np.ndarray], control_error: float) -> list[str]:
     groups = "; ".join(f"{answer}: {', '.join(n for n in away if away[n] == answer)}"
                        for answer in ("yes", "no", "undecided") if answer in away.values())
     return [f"verdict at initialisation, {len(rates['RNN, gain 1'])} seed(s): {word([*away.values(), softer, path]).upper()}",
-            f"  recurrences explode or vanish (same rate at every T, |rate|·{LENGTHS[-1]} > 10): {word(list(away.values()))}; {groups}",
+            f"  recurrences explode or vanish (same rate at every T, |rate|·{LENGTHS[-1]} > 10): {word(list(away.values()))}",
+            f"    {groups}",
             f"  gates soften it (|rate| of LSTM with forget bias 1 below that of RNN with gain 1): {word([softer])}",
             f"  the path of the pre-norm Transformer is direct (|rate|·T < 2 at every T): {word([path])}"]
 
@@ -206,11 +207,12 @@ def table(results: dict[str, Any]) -> str:
     lines = ["", "log g against distance: slope per step back (rate), over all of it (rate·T), and how well a line fits (R²)", "",
              f"{'':<24}{'parameters':>10}   " + "".join(f"{f'rate, T={t}':>12}" for t in LENGTHS)
              + f"{f'rate·T, T={T}':>15}{'R²':>6}   after {results['options']['steps']} steps at T={T0}:",
-             f"{'':<24}{'':>10}   {'':>12}{'':>12}{'':>12}{'':>15}{'':>6}   {'bits':>5}{'rate·T':>9}{'R² exp':>8}{'R² power':>10}"]
+             " " * 97 + f"{'bits':>5}{'rate·T':>9}{'R² exp':>8}{'R² power':>10}"]
     for name, fits in results["initial"].items():
         after = results["trained"][name]
-        lines.append(f"{name:<24}{results['parameters'][name]:>10,}   " + "".join(f"{fits[t]['rate']:>+12.4f}" for t in LENGTHS)
-                     + f"{fits[T]['rate'] * T:>+15.1f}{fits[T]['rate_r2']:>6.2f}   {results['bits'][name]:>5.2f}"
+        rates = "".join(f"{fits[t]['rate']:>+12.4f}" for t in LENGTHS)
+        lines.append(f"{name:<24}{results['parameters'][name]:>10,}   {rates}"
+                     f"{fits[T]['rate'] * T:>+15.1f}{fits[T]['rate_r2']:>6.2f}   {results['bits'][name]:>5.2f}"
                      f"{after['rate'] * T0:>+9.1f}{after['rate_r2']:>8.2f}{after['power_r2']:>10.2f}")
     spread = max(np.ptp(rates, axis=0).max() for rates in results["rates"].values())
     errors = max(f[t]["rate_error"] for f in results["initial"].values() for t in LENGTHS)
@@ -233,8 +235,8 @@ def save(args: argparse.Namespace, results: dict[str, Any], curves: dict[str, di
     figure, panels = plt.subplots(1, 2, figsize=(14, 6.4), sharey=True, layout="constrained")
     shades = {"rnn": plt.cm.Reds(np.linspace(0.45, 0.95, 4)), "lstm": plt.cm.Blues(np.linspace(0.5, 0.95, 3)),
               "transformer": ["black", "0.5"]}
-    for panel, (when, title) in zip(panels, (("initial", "at initialisation"), ("trained", f"after {args.steps} training steps")),
-                                    strict=True):
+    titles = {"initial": "at initialisation", "trained": f"after {args.steps} training steps"}
+    for panel, (when, title) in zip(panels, titles.items(), strict=True):
         used = dict.fromkeys(shades, 0)
         for name, (kind, _) in MODELS.items():
             g = curves[when][name] / curves[when][name][0]

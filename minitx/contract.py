@@ -4,7 +4,8 @@
 
 A name with the axes of its array. Equal letters are equal lengths, `4H` is four times H, `...` is any number of leading axes
 (the same ones everywhere), `b?` may be left out, `*xs` stands for any number of arrays, and `~(B, T)` for an array that
-broadcasts to those axes; a bare output name says nothing about its shape. Ops that follow other rules (reshape, broadcasting arithmetic) give a function of shapes instead.
+broadcasts to those axes; a bare output name says nothing about its shape. Ops that follow other rules (reshape, broadcasting
+arithmetic) give a function of shapes instead.
 """
 
 from __future__ import annotations
@@ -69,19 +70,16 @@ def match(spec: Spec, shape: Shape, known: dict[str, tuple[Any, str]]) -> str | 
     """Fit one shape, adding what it says to `known`; a sentence when it does not fit."""
     if spec.broadcasts:
         return _match_broadcast(spec, shape, known)
-    axes, lead = spec.axes, ()
-    if axes and axes[0] == "...":
-        axes = axes[1:]
-        lead, shape_ = shape[:max(len(shape) - len(axes), 0)], shape[max(len(shape) - len(axes), 0):]
-    else:
-        shape_ = shape
-    if len(shape_) != len(axes):
+    dotted = spec.axes[:1] == ("...",)
+    axes = spec.axes[dotted:]
+    leading = max(len(shape) - len(axes), 0) if dotted else 0
+    if len(shape) - leading != len(axes):
         return f"has {len(shape)} axes, shape {shape}; reshape it"
-    if spec.axes[:1] == ("...",):
-        want, by = known.setdefault("...", (lead, spec.name))
-        if want != lead:
-            return f"has shape {shape}: its leading axes are {lead}, those of {by} are {want}; make them equal"
-    for i, (axis, n) in enumerate(zip(axes, shape_, strict=True)):
+    if dotted:
+        want, by = known.setdefault("...", (shape[:leading], spec.name))
+        if want != shape[:leading]:
+            return f"has shape {shape}: its leading axes are {shape[:leading]}, those of {by} are {want}; make them equal"
+    for i, (axis, n) in enumerate(zip(axes, shape[leading:], strict=True)):
         times, letter = _split(axis)
         if letter not in known and n % times == 0:
             known[letter] = (n // times, spec.name)
@@ -89,7 +87,7 @@ def match(spec: Spec, shape: Shape, known: dict[str, tuple[Any, str]]) -> str | 
         if length is None or length * times != n:
             why = f"{letter} = {length} by {by}" if length is not None else f"not a multiple of {times}"
             expected = f" instead of {length * times}" if length is not None else ""
-            return f"has shape {shape}: axis {len(lead) + i} is {n}{expected} ({why}); make the two agree"
+            return f"has shape {shape}: axis {leading + i} is {n}{expected} ({why}); make the two agree"
     return None
 
 
@@ -110,11 +108,10 @@ def _split(axis: str) -> tuple[int, str]:
 class ShapeRule:
     """A function of shapes in place of a shape line; it raises ValueError with the reason."""
 
-    inputs: list[Spec] = []
-    outputs: list[Spec] = []
-
     def __init__(self, rule: Callable[..., Any]) -> None:
         self.rule, self.line = rule, (rule.__doc__ or "").strip().split("\n")[0]
+        self.inputs: list[Spec] = []
+        self.outputs: list[Spec] = []
 
     def check(self, op: str, names: Sequence[str], shapes: Sequence[Shape | None]) -> None:
         try:

@@ -19,8 +19,7 @@ HEAD_GAIN = 0.1     # a head that starts small makes the first guess nearly unif
 class LanguageModel(nn.Module):
     """What both models share: the composition and the loss."""
 
-    context: int | None = None          # the longest input that the model can take; None: any
-
+    context: int | None                 # the longest input that the model can take; None: any
     embed: Callable[[Any], Tensor]      # ids (B, T) -> what enters the body, (B, T, D)
     body: Callable[[Tensor], Tensor]    # (B, T, D) -> (B, T, H): all that moves information between positions
     head: nn.Linear                     # (B, T, H) -> logits (B, T, V)
@@ -45,6 +44,7 @@ class RecurrentLM(LanguageModel):
         self.layers = [kinds[cell](H if i else D, H, rng=rng, dtype=dtype, **options) for i in range(L)]
         self.dropout = nn.Dropout(dropout, rng=rng)
         self.head = nn.Linear(H, V, gain=HEAD_GAIN, rng=rng, dtype=dtype)
+        self.context = None
 
     def embed(self, ids: Any) -> Tensor:
         return self.tokens(ids)
@@ -70,12 +70,12 @@ class TransformerLM(LanguageModel):
         self.final_norm = nn.LayerNorm(D, dtype=dtype)
         self.head = nn.Linear(D, V, gain=HEAD_GAIN, rng=rng, dtype=dtype)
         self.dropout = nn.Dropout(dropout, rng=rng)
-        self.context = T
+        self.context: int = T
 
     def embed(self, ids: Any) -> Tensor:
         T = ids.shape[1]
-        if T > self.positions.shape[0]:
-            raise ValueError(f"TransformerLM: got {T} symbols, but it has positions for {self.positions.shape[0]}; "
+        if T > self.context:
+            raise ValueError(f"TransformerLM: got {T} symbols, but it has positions for {self.context}; "
                              f"cut the input or build the model with T = {T}")
         return self.dropout(self.tokens(ids) + self.positions[:T])
 

@@ -79,7 +79,10 @@ class Op:
     def __call__(self, *args: Any, **static: Any) -> Any:
         if static and not self.open and not self.static.issuperset(static):
             args, static = self._by_position(args, static)
-        arrays, inputs, key, tracked = [], [], [], False
+        arrays: list[Any] = []
+        inputs: list[Tensor | None] = []
+        key: list[Any] = []
+        tracked = False
         for x in args:
             if type(x) is Tensor:
                 inputs.append(x)
@@ -137,7 +140,8 @@ class Op:
     def _check(self, arrays: Sequence[Any]) -> None:
         """What every op asks of its arguments: arrays of one device and one float width, in the shapes of its line."""
         names = self.names(len(arrays))
-        devices, widths = {}, {}
+        devices: dict[str, str] = {}
+        widths: dict[str, str] = {}
         for name, x in zip(names, arrays, strict=True):
             if backend.is_array(x):
                 devices.setdefault(backend.device_of(x).name, name)

@@ -66,7 +66,7 @@ class Adam(Optimizer):
         v = β₂ v + (1 - β₂) g²         and of its square
         w -= lr m̂ / (√v̂ + eps)         m̂ = m / (1 - β₁ᵗ), v̂ = v / (1 - β₂ᵗ): without the hats, both start too small
 
-    `weight_decay` λ adds λ w to g, where it is divided by √v̂ as well; see `AdamW`. The moments of float16 parameters are float32.
+    `weight_decay` λ adds λ w to g, where it is divided by √v̂ as well; see `AdamW`. Moments of float16 parameters are float32.
     Source  Kingma & Ba 2014, arXiv 1412.6980
     """
 

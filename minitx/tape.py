@@ -33,9 +33,11 @@ class Node:
 
     def __init__(self, name: str, names: Sequence[str], backward: Callable, inputs: Sequence[Tensor | None],
                  outputs: Sequence[Array]):
-        self.serial, self.name, self.names, self.backward = _serial(), name, names, backward
+        self.serial, self.name, self.names = _serial(), name, names
+        self.backward: Callable | None = backward
         # where the gradient of each argument goes: an output (node, slot) of an older op, a leaf, or nowhere
-        self.edges = [None if x is None or not x.requires_grad else (x.node, x.slot) if x.node else x for x in inputs]
+        self.edges: list[Any] = [None if x is None or not x.requires_grad else (x.node, x.slot) if x.node else x
+                                 for x in inputs]
         self.leaves = [(i, x, x.version[0]) for i, x in enumerate(inputs) if x is not None and not x.made_by]
         self.outputs = [(y.shape, y.dtype) for y in outputs]
         self.report: Callable | None = None     # an observer's wish to see the gradients of the outputs
@@ -64,8 +66,7 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
                for dy, output in zip(dys, node.outputs, strict=True)]
         if node.report:
             node.report(dys)
-        dxs = node.backward(*dys)
-        for edge, dx in _checked(node, dxs):
+        for edge, dx in _checked(node, node.backward(*dys)):        # type: ignore[misc]
             if edge not in total:
                 total[edge] = dx
             elif edge in owned:
@@ -73,7 +74,7 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
             else:
                 total[edge] = _array(total[edge] + dx)
                 owned.add(edge)
-        node.backward, node.edges, node.leaves = None, (), ()
+        node.backward, node.edges, node.leaves = None, [], []
     return total
 
 

@@ -6,8 +6,9 @@ Read next: `tape.py`, the way back from a loss to its leaves.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,6 +52,16 @@ class Tensor:
         self.slot = 0                           # which of that op's outputs it is
         self.made_by: str | None = None         # the op's name, tracked or not
         self.version = [0]                      # raised by every write; one cell for all Tensors that share the memory
+
+    if TYPE_CHECKING:       # operators and methods that `ops/methods.py` adds
+        __add__: Callable[..., Tensor]
+        __getitem__: Callable[..., Tensor]
+        __matmul__: Callable[..., Tensor]
+        __mul__: Callable[..., Tensor]
+        mean: Callable[..., Tensor]
+        reshape: Callable[..., Tensor]
+        sum: Callable[..., Tensor]
+        transpose: Callable[..., Tensor]
 
     shape = property(lambda self: self.array.shape)
     dtype = property(lambda self: self.array.dtype)

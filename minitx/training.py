@@ -83,7 +83,7 @@ def train(model: LanguageModel, batches: Iterable[tuple[Any, Any]], optimizer: O
         bar.update(history)
     bar.close()
     if len(history.loss) < steps:
-        raise ValueError(f"train: the batches ended after {len(history.loss)} of {steps} steps; give as many as there are steps")
+        raise ValueError(f"train: the batches ended after {len(history.loss)} of {steps} steps; give one for every step")
     return history
 
 

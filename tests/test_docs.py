@@ -62,7 +62,7 @@ def dead_links(text, page):
         if re.match(r"\w+:", link):                                 # https:, mailto:
             continue
         path, _, anchor = link.partition("#")
-        target = (page.parent / path).read_text("utf-8") if path and (page.parent / path).is_file() else text
+        target = (page.parent / path).read_text("utf-8") if anchor and (page.parent / path).is_file() else text
         if (path and not (page.parent / path).exists()) or (anchor and anchor not in headings(target)):
             dead.append(link)
     return dead

@@ -40,7 +40,7 @@ def tanh(x):
 
 @op("x (...) -> y (...)")
 def relu(x):
-    """The positive part: y = max(x, 0); dx = dy where x > 0, else 0 (also *at* 0, by convention). Keeps a boolean for every element."""
+    """The positive part: y = max(x, 0); dx = dy where x > 0, else 0 (also *at* 0, by convention). Keeps a boolean mask."""
     positive = x > 0
     return array_module(x).maximum(x, 0), lambda dy: dy * positive
 

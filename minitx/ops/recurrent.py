@@ -10,7 +10,7 @@ import functools
 import inspect
 
 from ..backend import array_module, total, wide
-from ..op import Op, op
+from ..op import op
 from .activations import sigmoid
 
 # What an activation does to its argument, and its slope as seen from the result. "linear" is there to be compared with theory.
@@ -82,7 +82,7 @@ def lstm_cell(x, h, c, W, U, b):
 
 
 @functools.cache
-def unroll(cell: Op) -> Op:
+def unroll(cell):
     """Make the whole-sequence op of a cell: forward through time, and backprop through time.
 
     `cell(x, *state, *weights)` returns its next state(s). The op takes x (B, T, D), the first states and the weights, and
@@ -129,7 +129,7 @@ def unroll(cell: Op) -> Op:
     return sequence
 
 
-def rename(name: str, cell: Op):
+def rename(name, cell):
     """Give the sequence op of a cell its name, its home (an op made of a user's cell is the user's) and its options."""
     def named(function):
         function.__name__, function.__module__ = name, cell.__module__

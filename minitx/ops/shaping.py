@@ -6,6 +6,8 @@ left out), the gradient is zero; where it goes to several places (an index that 
 Read next: `activations.py`.
 """
 
+import itertools
+
 from ..backend import array_module, is_array
 from ..op import op
 
@@ -58,7 +60,7 @@ def concatenate(*xs, axis=-1):
 
     def backward(dy):
         dy = dy.swapaxes(0, axis)
-        return [dy[a:b].swapaxes(0, axis) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return [dy[a:b].swapaxes(0, axis) for a, b in itertools.pairwise(ends)]
 
     return array_module(xs[0]).concatenate(xs, axis=axis), backward
 
