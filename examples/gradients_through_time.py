@@ -113,7 +113,8 @@ def fit(g: np.ndarray) -> dict[str, float]:
         fits[name], fits[f"{name}_r2"] = float(slope), float(1 - residual.var() / max(log_g.var(), 1e-300))
     rng = np.random.default_rng(0)
     again = [np.polyfit(distance, np.log(g[rng.integers(len(g), size=len(g))].mean(0)[mean > 0]), 1)[0] for _ in range(50)]
-    return {"rate": fits.pop("exponential"), "rate_r2": fits.pop("exponential_r2"), **fits, "rate_error": float(np.std(again))}
+    return {"rate": fits.pop("exponential"), "rate_r2": fits.pop("exponential_r2"), **fits,
+            "rate_error": float(np.std(again)), "mean": float(mean.mean())}
 
 
 def control(device: str) -> float:
@@ -152,11 +153,12 @@ def verdict(rates: dict[str, np.ndarray], control_error: float) -> list[str]:
     softer = agreed([abs(lstm[-1]) < abs(rnn[-1])
                      for lstm, rnn in zip(rates["LSTM, forget bias 1"], rates["RNN, gain 1"], strict=True)])
     path = agreed([direct(r) for r in rates["Transformer, pre-norm"]])
-    groups = "; ".join(f"{answer}: {', '.join(n for n in away if away[n] == answer)}"
-                       for answer in ("yes", "no", "undecided") if answer in away.values())
-    return [f"verdict at initialisation, {len(rates['RNN, gain 1'])} seed(s): {word([*away.values(), softer, path]).upper()}",
+    groups = [f"    {answer + ':':<11}{'; '.join(n for n in away if away[n] == answer)}"
+              for answer in ("yes", "no", "undecided") if answer in away.values()]
+    overall, seeds = word([*away.values(), softer, path]).upper(), len(rates["RNN, gain 1"])
+    return [f"verdict at initialisation, over {seeds} seed{'s'[:seeds > 1]}: {overall}",
             f"  recurrences explode or vanish (same rate at every T, |rate|·{LENGTHS[-1]} > 10): {word(list(away.values()))}",
-            f"    {groups}",
+            *groups,
             f"  gates soften it (|rate| of LSTM with forget bias 1 below that of RNN with gain 1): {word([softer])}",
             f"  the path of the pre-norm Transformer is direct (|rate|·T < 2 at every T): {word([path])}"]
 
@@ -204,7 +206,7 @@ def main() -> None:
 
 def table(results: dict[str, Any]) -> str:
     T0, T = LENGTHS[0], LENGTHS[-1]
-    lines = ["", "log g against distance: slope per step back (rate), over all of it (rate·T), and how well a line fits (R²)", "",
+    lines = ["", "log g against distance: slope per step back (rate), over all (rate·T), how well a line fits (R²)", "",
              f"{'':<24}{'parameters':>10}   " + "".join(f"{f'rate, T={t}':>12}" for t in LENGTHS)
              + f"{f'rate·T, T={T}':>15}{'R²':>6}   after {results['options']['steps']} steps at T={T0}:",
              " " * 97 + f"{'bits':>5}{'rate·T':>9}{'R² exp':>8}{'R² power':>10}"]
@@ -214,12 +216,19 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"{name:<24}{results['parameters'][name]:>10,}   {rates}"
                      f"{fits[T]['rate'] * T:>+15.1f}{fits[T]['rate_r2']:>6.2f}   {results['bits'][name]:>5.2f}"
                      f"{after['rate'] * T0:>+9.1f}{after['rate_r2']:>8.2f}{after['power_r2']:>10.2f}")
+    means = [results["initial"]["Transformer, pre-norm"][t]["mean"] for t in LENGTHS]
+    dilution = np.polyfit(np.log(LENGTHS), np.log(means), 1)[0]
+    bent = [n for n, after in results["trained"].items() if after["power_r2"] > after["rate_r2"]]
     spread = max(np.ptp(rates, axis=0).max() for rates in results["rates"].values())
     errors = max(f[t]["rate_error"] for f in results["initial"].values() for t in LENGTHS)
     return "\n".join([*lines, "", f"control: a linear RNN against its closed form, largest relative error "
                       f"{results['control_error']:.1e}",
                       f"a rate differs by at most {spread:.4f} between seeds; standard error over the {B} sequences at most "
-                      f"{errors:.4f}", "", *results["verdict"]])
+                      f"{errors:.4f}",
+                      f"dilution: with more positions to look at, the pre-norm Transformer's gradient of each one is smaller, "
+                      f"like T^{dilution:.2f}",
+                      f"after training, a power law fits better than an exponential: {'; '.join(bent) or 'nowhere'}",
+                      "", *results["verdict"]])
 
 
 def save(args: argparse.Namespace, results: dict[str, Any], curves: dict[str, dict[str, np.ndarray]]) -> None:
@@ -251,6 +260,7 @@ def save(args: argparse.Namespace, results: dict[str, Any], curves: dict[str, di
     panels[0].annotate("vanishes", (2, 1e-11), color="0.4")
     panels[1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     figure.suptitle("How much does the loss still feel of what was there d steps ago?", fontsize=17)
+    figure.supxlabel(results["verdict"][0], fontsize=11, color="0.4")
     path = out / "gradients_through_time.png"
     figure.savefig(path, dpi=120)
     print(f"\nwrote {path} and {path.with_suffix('.json').name}")

@@ -9,6 +9,7 @@ Read next: `tensor.py`, the value that flows through a model.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -87,6 +88,18 @@ def is_array(x: object) -> bool:
     return type(x) in _BY_TYPE
 
 
+def as_array(x: Any) -> Any:
+    """NumPy makes scalars of 0-d results: those as arrays again, all else as it is."""
+    return np.asarray(x) if isinstance(x, np.generic) else x
+
+
+def owner(x: Array) -> Array:
+    """The array that owns the memory of `x`: `x` itself, unless it is a view."""
+    while is_array(getattr(x, "base", None)):
+        x = x.base
+    return x
+
+
 def to_device(x: Array, name: str) -> Array:
     """Move `x` to the device `name`; an array that is there already is returned as it is."""
     source, target = device_of(x), device(name)
@@ -129,6 +142,16 @@ def scatter_add(ids: Array, rows: Array, size: int) -> Array:
     places = ids.astype("int64")[:, None] * D + xp.arange(D)                     # (n, D)
     xp.add.at(table, places.reshape(-1), rows.reshape(-1).astype(table.dtype, copy=False))
     return table.reshape(size, D).astype(rows.dtype, copy=False)
+
+
+def erfc(x: Array) -> Array:
+    """1 - erf(x), with all digits in the tail. CuPy has it; NumPy has not, so Python's is asked, number by number."""
+    home = device_of(x)
+    if home.name == "cuda":
+        from cupyx.scipy.special import erfc as cupy_erfc
+        return cupy_erfc(x).astype(x.dtype, copy=False)
+    values = np.array([math.erfc(v) for v in to_host(x).ravel().tolist()], x.dtype)
+    return to_device(values.reshape(x.shape), home.name)
 
 
 def expecting_overflow() -> contextlib.AbstractContextManager[Any]:

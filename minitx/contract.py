@@ -2,7 +2,7 @@
 
     "x (..., D), W (D, 4H), b? (4H) -> y (..., 4H)"
 
-A name with the axes of its array. Equal letters are equal lengths, `4H` is four times H, `...` is any number of leading axes
+A name with the axes of its array, floating point numbers unless it says `ids:int`, `mask:bool` or `x:any`. Equal letters are equal lengths, `4H` is four times H, `...` is any number of leading axes
 (the same ones everywhere), `b?` may be left out, `*xs` stands for any number of arrays, and `~(B, T)` for an array that
 broadcasts to those axes; a bare output name says nothing about its shape. Ops that follow other rules (reshape, broadcasting
 arithmetic) give a function of shapes instead.
@@ -25,20 +25,28 @@ class Spec(NamedTuple):
     optional: bool = False
     many: bool = False
     broadcasts: bool = False
+    kind: str = "float"
 
     def __str__(self) -> str:
         return f"{'~' * self.broadcasts}({', '.join(self.axes)})"
 
 
-_ARRAY = re.compile(r"(\*?)(\w+)(\??)\s*(~?)(?:\(([^)]*)\))?")
+_ARRAY = re.compile(r"(\*?)(\w+)(\??)(?::(int|bool|any))?\s*(~?)(?:\(([^)]*)\))?")
+_KINDS = {"float": ("f", "floating point numbers"), "int": ("iu", "integers"), "bool": ("b", "booleans")}
+_AXIS = re.compile(r"\d*[A-Za-z]\w*")
 
 
 def parse(side: str) -> list[Spec]:
     """One side of a shape line."""
-    specs = [Spec(name, tuple(a.strip() for a in axes.split(",") if a.strip()), bool(optional), bool(many), bool(tilde))
-             for many, name, optional, tilde, axes in _ARRAY.findall(side)]
+    specs = [Spec(name, tuple(a.strip() for a in axes.split(",") if a.strip()), bool(optional), bool(many), bool(tilde),
+                  kind or "float") for many, name, optional, kind, tilde, axes in _ARRAY.findall(side)]
     if _ARRAY.sub("", side).strip(" ,"):
         raise ValueError(f"shape line: cannot read {_ARRAY.sub('', side).strip(' ,')!r} in {side!r}; write x (B, T, D)")
+    for spec in specs:
+        for axis in spec.axes[spec.axes[:1] == ("...",):]:
+            if not _AXIS.fullmatch(axis):
+                raise ValueError(f"shape line: cannot read the axis {axis!r} of {spec.name} in {side!r}; "
+                                 f"write a letter, a product such as 4H, or ... in front of all others")
     return specs
 
 
@@ -50,12 +58,24 @@ class ShapeLine:
         left, _, right = line.partition("->")
         self.inputs, self.outputs = parse(left), parse(right)
 
+    def specs(self, names: Sequence[str]) -> list[Spec]:
+        """What the line says of each argument; `*xs` speaks for all that are left."""
+        specs = [s for s in self.inputs if not s.many]
+        return specs + [s._replace(name=n) for s in self.inputs if s.many for n in names[len(specs):]]
+
+    def check_kinds(self, op: str, names: Sequence[str], dtypes: Sequence[Any]) -> None:
+        """Raise a TypeError unless every array holds what the line asks for: numbers, integers or booleans."""
+        for spec, dtype in zip(self.specs(names), dtypes, strict=False):
+            letters, expected = _KINDS.get(spec.kind, ("", ""))
+            if dtype is not None and letters and dtype.kind not in letters:
+                raise TypeError(f"{op}: {spec.name} must be {expected}, but has dtype {dtype}; "
+                                f"convert it with tensor(x, dtype=...)")
+
     def check(self, op: str, names: Sequence[str], shapes: Sequence[Shape | None]) -> None:
         """Raise a ValueError that names op, argument, expected and given shape, unless all shapes fit."""
         known: dict[str, tuple[Any, str]] = {}                       # letter -> (length, the argument that set it)
-        specs = [s for s in self.inputs if not s.many]
-        specs += [s._replace(name=n) for s in self.inputs if s.many for n in names[len(specs):]]
-        for spec, shape in zip(specs, shapes, strict=False):
+        pairs = zip(self.specs(names), shapes, strict=False)
+        for spec, shape in sorted(pairs, key=lambda pair: pair[0].broadcasts):      # what broadcasts sets no length: last
             if shape is not None:
                 problem = match(spec, shape, known)
             elif not spec.optional:
@@ -113,12 +133,15 @@ class ShapeRule:
         self.inputs: list[Spec] = []
         self.outputs: list[Spec] = []
 
+    def check_kinds(self, op: str, names: Sequence[str], dtypes: Sequence[Any]) -> None:
+        """Ops with a function of shapes see to their dtypes themselves."""
+
     def check(self, op: str, names: Sequence[str], shapes: Sequence[Shape | None]) -> None:
         try:
             self.rule(*[() if s is None else s for s in shapes])
-        except ValueError as reason:
+        except (TypeError, ValueError) as reason:       # a TypeError: too few arrays, or too many
             given = ", ".join(f"{n} {s}" for n, s in zip(names, shapes, strict=False))
-            raise ValueError(f"{op}: {reason}; got {given}") from None
+            raise type(reason)(f"{op}: {reason}; got {given}") from None
 
 
 def any_shape(*shapes: Shape) -> None:

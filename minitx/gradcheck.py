@@ -47,7 +47,7 @@ class InputReport:
     nudged: float = 0.0
     scale: float = 0.0              # the largest |gradient| seen
     relative: float = 0.0           # the largest relative error, of gradients above CLEAR
-    kink: float = 0.0               # after a failure at a kink: how much the slopes on its two sides differ
+    kink: float = 0.0               # of a failure that a kink explains: how much the slopes on its two sides differ
 
 
 @dataclass
@@ -106,8 +106,7 @@ def gradcheck(fn: Callable, *inputs: Any, step: float = 1e-5, rtol: float = 1e-6
                          f"build the module with dtype='float64'")
 
     def run() -> list[Tensor]:
-        out = fn(*leaves, **static)
-        return [y for y in (out if isinstance(out, (tuple, list)) else (out,)) if y.dtype.kind == "f"]
+        return [y for y in _flat(fn(*leaves, **static)) if y.dtype.kind == "f"]
 
     def value() -> np.ndarray:
         """The terms of Σ dy · y, whose change is what the backward predicts."""
@@ -156,10 +155,13 @@ def _check_input(arg: str, leaf: Tensor, start: np.ndarray, dx: np.ndarray, valu
             if worst > report.worst or report.compared == 1:
                 report.worst, report.where, report.ours, report.nudged = worst, arg + where, ours, nudged
                 worst_direction = direction
-        if report.worst > 1:    # where the function is smooth, half the step halves the difference of the two slopes
-            bend, half = (np.subtract(*slopes(worst_direction, by)) for by in (precision.step, precision.step / 2))
-            explains = abs(bend) > abs(report.ours - report.nudged)
-            report.kink = abs(float(bend)) if explains and abs(half - bend / 2) > 0.1 * abs(bend) else 0.0
+        if report.worst > 1:
+            slack = precision.allowed(report.ours, report.nudged)
+            right, left = slopes(worst_direction, precision.step)
+            between = min(left, right) - slack <= report.ours <= max(left, right) + slack
+            half = np.subtract(*slopes(worst_direction, precision.step / 2))    # of a smooth curve: half of right - left
+            if between and abs(half - (right - left) / 2) > 0.1 * abs(right - left):
+                report.kink = abs(right - left)
     finally:
         leaf.array[...] = _like(start, leaf.array)
     return report
@@ -206,6 +208,11 @@ def _names(fn: Callable, count: int) -> list[str]:
     return names + [f"input {i}" for i in range(len(names), count)]
 
 
+def _flat(out: Any) -> list[Tensor]:
+    """The Tensors that a function returned: one, several, or nested as those of an LSTM are, hs, (h, c)."""
+    return [y for part in out for y in _flat(part)] if isinstance(out, (tuple, list)) else [out]
+
+
 def _promoted(x: Any) -> Any:
     """A float64 leaf of its own for every array of floats; everything else as it is."""
     array = x.array if isinstance(x, Tensor) else np.asarray(x) if isinstance(x, np.generic) else x
@@ -224,10 +231,10 @@ def _gradients(outputs: Sequence[Tensor], dys: Sequence[Array]) -> dict[Tensor, 
     return gradients(end(*[y for y, _ in tracked]))
 
 
-def _untouched(fn: str, who: str, checked: Sequence[tuple[str, Tensor]], starts: Sequence[np.ndarray]) -> None:
+def _untouched(fn: str, way: str, checked: Sequence[tuple[str, Tensor]], starts: Sequence[np.ndarray]) -> None:
     for (arg, leaf), start in zip(checked, starts, strict=True):
         if not np.array_equal(backend.to_host(leaf.array), start, equal_nan=True):
-            raise GradcheckError(f"gradcheck {fn}: {who} wrote into the input {arg}; compute a new array instead")
+            raise GradcheckError(f"gradcheck {fn}: its {way} pass wrote into the input {arg}; make a new array instead")
 
 
 def _reproducible(fn: str, outputs: Sequence[Tensor], again: Sequence[Tensor]) -> None:

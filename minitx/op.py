@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import backend
-from .backend import Array
+from .backend import Array, owner
 from .contract import ShapeLine, ShapeRule, any_shape
 from .tape import Node
 from .tensor import Tensor, tracking
@@ -105,7 +105,7 @@ class Op:
             static.setdefault("watch", onlooker.watch(self.name))
         try:
             out, backward = self.vjp(*arrays, **static)
-        except (ValueError, IndexError, TypeError) as error:
+        except (ValueError, IndexError, TypeError, ZeroDivisionError) as error:
             raise self._explained(error, arrays, static) from error
         many = type(out) is tuple
         outs = [y if backend.is_array(y) else np.asarray(y) for y in (out if many else (out,))]
@@ -115,12 +115,15 @@ class Op:
             report = onlooker.output(self.name, outs)
             if node is not None:
                 node.report = report
-        results = tuple([self._made(y, node, slot) for slot, y in enumerate(outs)])
+        results = tuple([self._made(y, node, slot, inputs) for slot, y in enumerate(outs)])
         return results if many else results[0]
 
-    def _made(self, y: Array, node: Node | None, slot: int) -> Tensor:
+    def _made(self, y: Array, node: Node | None, slot: int, inputs: Sequence[Tensor | None]) -> Tensor:
         t = Tensor(y)
-        t.made_by = self.name
+        t.made_by, t.version = self.name, None
+        for x in inputs:                        # a view of a leaf changes with it
+            if x is not None and x.version and (x.array is y or (y.base is not None and owner(x.array) is owner(y))):
+                t.version = x.version
         if node is not None and y.dtype.kind == "f":
             t.requires_grad, t.node, t.slot = True, node, slot
         return t
@@ -156,11 +159,12 @@ class Op:
             if len(found) > 1:
                 given = " and ".join(f"{name} is {kind}" for kind, name in found.items())
                 raise TypeError(f"{self.name}: arguments of different {what}: {given}; convert one with {remedy}")
+        self.shapes.check_kinds(self.name, names, [getattr(x, "dtype", None) for x in arrays])
         self.shapes.check(self.name, names, [getattr(x, "shape", None if x is None else ()) for x in arrays])
 
     def _explained(self, error: Exception, arrays: Sequence[Any], static: dict) -> Exception:
         """An error from inside the op, with the op and its arguments in front."""
-        kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
+        kind = next(k for k in (IndexError, TypeError, ValueError, ZeroDivisionError) if isinstance(error, k))
         if str(error).startswith(f"{self.name}:"):
             return kind(str(error))
         given = [f"{n} {x.shape} {x.dtype}" if backend.is_array(x) else f"{n} = {x!r}"

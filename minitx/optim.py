@@ -55,7 +55,7 @@ class SGD(Optimizer):
         if self.weight_decay:
             g = g + self.weight_decay * w
         if self.momentum:
-            g = self.m[i] = self.momentum * self.m[i] + g if i in self.m else g
+            g = self.m[i] = self.momentum * self.m[i] + g if i in self.m else g.copy()
         return w - self.lr * g
 
 
@@ -143,7 +143,7 @@ def clip_grad_norm(parameters: Iterable[Tensor] | Mapping[str, Tensor], max_norm
     if norm > max_norm:
         for p in named.values():
             if p.grad is not None:
-                p.grad = p.grad * (max_norm / norm)
+                p.grad = (p.grad.astype(wide(p.grad)) * (max_norm / norm)).astype(p.grad.dtype)
     return norm
 
 

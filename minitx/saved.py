@@ -29,9 +29,7 @@ def saved(backward: Callable) -> list[Saved]:
     seen: set[int] = set()
     rows = []
     for name, array in kept_arrays(backward):
-        owner = array
-        while backend.is_array(getattr(owner, "base", None)):
-            owner = owner.base
+        owner = backend.owner(array)
         rows.append(Saved(name, array.shape, 0 if id(owner) in seen else owner.nbytes))
         seen.add(id(owner))
     return rows

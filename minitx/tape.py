@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import backend
-from .backend import Array, array_module, device_of
+from .backend import Array, array_module, as_array, device_of
 from .saved import keeps
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Node:
     So nothing here refers to anything newer: there are no cycles, and memory goes by reference count alone.
     """
 
-    __slots__ = ("backward", "edges", "leaves", "name", "names", "outputs", "report", "serial")
+    __slots__ = ("backward", "edges", "name", "names", "outputs", "report", "serial", "writable")
 
     def __init__(self, name: str, names: Sequence[str], backward: Callable, inputs: Sequence[Tensor | None],
                  outputs: Sequence[Array]):
@@ -38,7 +38,8 @@ class Node:
         # where the gradient of each argument goes: an output (node, slot) of an older op, a leaf, or nowhere
         self.edges: list[Any] = [None if x is None or not x.requires_grad else (x.node, x.slot) if x.node else x
                                  for x in inputs]
-        self.leaves = [(i, x, x.version[0]) for i, x in enumerate(inputs) if x is not None and not x.made_by]
+        # the arguments that `assign_` may change before the way back, and how often it had by now
+        self.writable = [(i, x.array, x.version, x.version[0]) for i, x in enumerate(inputs) if x is not None and x.version]
         self.outputs = [(y.shape, y.dtype) for y in outputs]
         self.report: Callable | None = None     # an observer's wish to see the gradients of the outputs
 
@@ -66,15 +67,15 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
                for dy, output in zip(dys, node.outputs, strict=True)]
         if node.report:
             node.report(dys)
-        for edge, dx in _checked(node, node.backward(*dys)):        # type: ignore[misc]
+        for edge, dx in _checked(node, node.backward(*dys), type(seed)):        # type: ignore[misc]
             if edge not in total:
                 total[edge] = dx
             elif edge in owned:
                 total[edge] += dx
             else:
-                total[edge] = _array(total[edge] + dx)
+                total[edge] = as_array(total[edge] + dx)
                 owned.add(edge)
-        node.backward, node.edges, node.leaves = None, [], []
+        node.backward, node.edges, node.writable = None, [], []
     return total
 
 
@@ -86,8 +87,8 @@ def _newest_first(start: Node) -> list[Node]:
         if node.backward is None:
             raise RuntimeError(f"backward: the tape behind {node.name} was used up by an earlier backward pass; "
                                f"run the forward pass again, or add the losses and go back once")
-        for i, leaf, version in node.leaves:
-            if leaf.version[0] != version and keeps(node.backward, leaf.array):
+        for i, array, version, before in node.writable:
+            if version[0] != before and keeps(node.backward, array):
                 raise RuntimeError(f"backward: {node.name} kept its argument {node.names[i]}, which was changed by "
                                    f"assign_ since the forward pass; go back before changing it")
         for edge in node.edges:
@@ -97,7 +98,7 @@ def _newest_first(start: Node) -> list[Node]:
     return sorted(found, key=lambda node: node.serial, reverse=True)
 
 
-def _checked(node: Node, dxs: Any) -> list[tuple[Any, Array]]:
+def _checked(node: Node, dxs: Any, kind: Any) -> list[tuple[Any, Array]]:
     """What a backward returned: an edge and a gradient of the right look for every tracked argument."""
     dxs = dxs if type(dxs) in (tuple, list) else (dxs,)
     while len(dxs) > len(node.edges) and dxs[-1] is None:       # of an optional argument that was left out
@@ -110,17 +111,14 @@ def _checked(node: Node, dxs: Any) -> list[tuple[Any, Array]]:
         if edge is None:
             continue
         shape, dtype = edge[0].outputs[edge[1]] if type(edge) is tuple else (edge.array.shape, edge.array.dtype)
-        if dx is None or dx.shape != shape or dx.dtype != dtype:
-            got = "None" if dx is None else f"shape {dx.shape}, {dx.dtype}"
+        dx = as_array(dx)
+        if type(dx) is not kind or dx.shape != shape or dx.dtype != dtype:
+            got = (f"shape {dx.shape}, {dx.dtype} on {device_of(dx).name}" if backend.is_array(dx)
+                   else "None" if dx is None else f"a {type(dx).__name__}")
             raise RuntimeError(f"{node.name}: the gradient of {node.names[i]} must have its shape {shape} and {dtype}, "
                                f"but the backward returned {got}")
-        pairs.append((edge, dx if shape else _array(dx)))
+        pairs.append((edge, dx))
     return pairs
-
-
-def _array(x: Any) -> Array:
-    """NumPy makes scalars of 0-d results; back to an array."""
-    return x if backend.is_array(x) else backend.device("cpu").xp.asarray(x)
 
 
 def _seed(loss: Tensor, seed: Any) -> Array:

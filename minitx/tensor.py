@@ -6,7 +6,7 @@ Read next: `tape.py`, the way back from a loss to its leaves.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +19,14 @@ from .tape import Node, gradients
 tracking: ContextVar[bool] = ContextVar("tracking", default=True)
 
 
-class no_grad(contextlib.ContextDecorator):
-    """Inside `with no_grad():` (or a function decorated with it) ops do not enter the tape and nothing is kept."""
-
-    def __init__(self) -> None:
-        self._before: list[Any] = []
-
-    def __enter__(self) -> None:
-        self._before.append(tracking.set(False))
-
-    def __exit__(self, *error: object) -> None:
-        tracking.reset(self._before.pop())
+@contextlib.contextmanager
+def no_grad() -> Iterator[None]:
+    """Inside `with no_grad():` (or a function decorated with `@no_grad()`) ops do not enter the tape and nothing is kept."""
+    before = tracking.set(False)
+    try:
+        yield
+    finally:
+        tracking.reset(before)
 
 
 class Tensor:
@@ -51,7 +48,8 @@ class Tensor:
         self.node: Node | None = None           # the op call that made this Tensor; None for a leaf
         self.slot = 0                           # which of that op's outputs it is
         self.made_by: str | None = None         # the op's name, tracked or not
-        self.version = [0]                      # raised by every write; one cell for all Tensors that share the memory
+        # raised by every write: one cell for all Tensors that share the memory of a leaf; None where nobody may write
+        self.version: list[int] | None = [0]
 
     if TYPE_CHECKING:       # operators and methods that `ops/methods.py` adds
         __add__: Callable[..., Tensor]
@@ -82,7 +80,8 @@ class Tensor:
         """The single number in this Tensor, as a Python number."""
         return self.array.item()
 
-    __float__ = item
+    def __float__(self) -> float:
+        return float(self.item())
 
     def __repr__(self) -> str:
         made = f", made by {self.made_by}" if self.made_by else ", requires_grad=True" if self.requires_grad else ""
@@ -116,7 +115,7 @@ class Tensor:
             raise ValueError(f"assign_: expected shape {self.shape}, {self.dtype} on {self.device}, "
                              f"got {value.shape}, {value.dtype} on {device_of(value).name}")
         self.array[...] = value
-        self.version[0] += 1
+        self.version[0] += 1    # type: ignore[index]
         return self
 
     def backward(self, seed: Any = None, *, create_graph: bool = False) -> None:
@@ -128,7 +127,7 @@ class Tensor:
             raise NotImplementedError("backward: double backward is out of minitx's scope; gradients are plain arrays "
                                       "that remember nothing, so create_graph=True cannot be served")
         for leaf, grad in gradients(self, seed).items():
-            leaf.grad = grad.copy() if leaf.grad is None else leaf.grad + grad
+            leaf.grad = grad.copy() if leaf.grad is None else backend.as_array(leaf.grad + grad)
 
 
 def tensor(data: Any, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:

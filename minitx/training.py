@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from .backend import to_device
 from .models import LanguageModel
-from .optim import Optimizer, clip_grad_norm, grad_norm
+from .optim import Optimizer, clip_grad_norm
 from .tensor import no_grad
 
 NATS_PER_BIT = math.log(2)
@@ -66,11 +66,11 @@ def train(model: LanguageModel, batches: Iterable[tuple[Any, Any]], optimizer: O
         loss = model.loss(to_device(ids, device), to_device(targets, device))
         value = float(loss)
         if not math.isfinite(value):
-            raise FloatingPointError(f"train: the loss of step {step} is {value}; the parameters are as step {step - 1} left "
-                                     f"them; lower the learning rate (it was {optimizer.lr:g}) or clip the gradient")
+            raise FloatingPointError(f"train: the loss of step {step} is {value}, and nothing was changed by this step; "
+                                     f"lower the learning rate (it was {optimizer.lr:g}) or clip the gradient")
         loss.backward()
         try:
-            norm = clip_grad_norm(named, clip) if clip else grad_norm(named.values())
+            norm = clip_grad_norm(named, math.inf if clip is None else clip)
         except FloatingPointError as error:
             raise FloatingPointError(f"train: step {step}: {error}") from None
         optimizer.step()
@@ -93,10 +93,12 @@ def evaluate(model: LanguageModel, batches: Iterable[tuple[Any, Any]]) -> float:
     was_training, device = model.training, model.parameters()[0].device
     model.eval()
     nats, symbols = 0.0, 0
-    for ids, targets in batches:
-        nats += float(model.loss(to_device(ids, device), to_device(targets, device))) * targets.size
-        symbols += targets.size
-    model.train(was_training)
+    try:
+        for ids, targets in batches:
+            nats += float(model.loss(to_device(ids, device), to_device(targets, device))) * targets.size
+            symbols += targets.size
+    finally:
+        model.train(was_training)
     if not symbols:
         raise ValueError("evaluate: there was no batch; give at least one")
     return nats / symbols / NATS_PER_BIT

@@ -60,6 +60,8 @@ oracle_of("sigmoid")(elementwise(sigmoid))
 @oracle_of("gelu")
 @elementwise
 def gelu(x, approximate="tanh"):
+    if approximate == "none":
+        return x * math.erfc(-x / math.sqrt(2)) / 2
     u = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     return x * sigmoid(2 * u)                                                # (1 + tanh u) / 2
 

@@ -1,4 +1,4 @@
-"""The gradient-check contract: what every op of minitx is held to, over every sample, on every device. No list of exceptions.
+"""The gradient-check contract: what every op of minitx is held to, over every sample, on every device. No exceptions.
 
 The numbers of the points are those of `docs/gradient_checks.md`; the last, the checker itself, has `test_gradcheck.py`.
 A new op needs samples (`samples.py`), an oracle (`oracles.py`) and a row in `saved_bytes.json`.
@@ -37,7 +37,6 @@ from .saved_bytes import TABLE, measured
 
 for module in pkgutil.walk_packages(mx.__path__, "minitx."):
     importlib.import_module(module.name)
-
 
 
 def every_sample_of(ops):
@@ -125,9 +124,10 @@ def test_every_input_has_a_gradient_whose_factor_matters(op, device, tally):
     clear = set()
     for sample in samples(op.name):
         sample = sample.on(device)
-        gradients = values_and_gradients(op, sample)[-len(sample.args):]
+        forward = run(op, sample)
+        gradients = forward.gradients(forward.random_dys())
         for i, name in zip(sample.floats(), names_of_floats(op, sample)):
-            if name not in clear and abs(gradients[i]).max(initial=0) > 1e-2:
+            if name not in clear and abs(backend.to_host(gradients[i])).max(initial=0) > 1e-2:
                 assert finds(planted(op, i, lambda dx: 1.001 * dx), sample), f"a factor of 1.001 for {name} passed"
                 tally(planted=1, caught=1)
                 clear.add(name)

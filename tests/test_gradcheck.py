@@ -1,4 +1,7 @@
-"""The checker, checked: every fault that is planted here must be reported. A checker that nobody tests will one day find nothing."""
+"""The checker, checked: every fault that is planted here must be reported.
+
+A checker that nobody tests finds nothing any more one day, and nobody notices.
+"""
 
 import re
 
@@ -13,7 +16,7 @@ from .harness import DEVICES, LAYOUTS, planted
 
 rng = np.random.default_rng(0)
 x, y, row = rng.standard_normal((2, 3)), rng.standard_normal((2, 3)), rng.standard_normal(3)
-cell = tuple(rng.standard_normal(shape) for shape in [(2, 3), (2, 2), (2, 2), (3, 8), (2, 8), 8])       # x, h, c, W, U, b
+cell = [rng.standard_normal(shape) for shape in [(2, 3), (2, 2), (2, 2), (3, 8), (2, 8), 8]]             # x, h, c, W, U, b
 
 
 def changed(op, change):
@@ -36,7 +39,7 @@ def fails(fn, *inputs, match=None, error=mx.GradcheckError, **static):
 def test_zero_backward_of_softmax_is_found_and_a_gradient_of_ones_would_not_find_it():
     zero = planted(ops.softmax, 0, lambda dx: 0 * dx)
     fails(zero, x, match="no influence")
-    mx.gradcheck(lambda x: ops.sum(zero(x)), x)                              # rows sum to one: the slope of the sum is zero
+    mx.gradcheck(lambda x: ops.sum(zero(x)), x)                              # rows sum to one, and the sum has no slope
 
 
 @pytest.mark.parametrize("fault", [
@@ -69,10 +72,14 @@ def test_swapped_gradients_are_found():
     fails(changed(ops.lstm_cell, lambda dxs: [dxs[0], dxs[2], dxs[1], *dxs[3:]]), *cell, match="gradient of")
 
 
-@pytest.mark.parametrize("fault, says", [(lambda dy: None, "returned None"), (lambda dy: np.ones((2, 3)), r"returned shape \(2, 3\)")])
+@pytest.mark.parametrize("fault, says", [(lambda dy: None, "None"), (lambda dy: np.ones((2, 3)), r"shape \(2, 3\)")])
 def test_a_missing_or_unsummed_gradient_of_a_broadcast_input_is_found(fault, says):
-    fails(planted(ops.add, 1, fault), x, row, error=RuntimeError, match=rf"add: the gradient of y must have its shape \(3,\).*{says}")
-    fails(planted(ops.add, 1, lambda dy: dy / 2), x, row, match=r"the gradient of y\[")       # the sum over one row of two, or so
+    message = rf"add: the gradient of y must have its shape \(3,\).* returned {says}"
+    fails(planted(ops.add, 1, fault), x, row, error=RuntimeError, match=message)
+
+
+def test_one_row_in_place_of_the_sum_of_all_is_found():
+    fails(mx.op()(lambda x, y: (x + y, lambda dz: (dz, dz[0]))), x, row, match=r"the gradient of y\[")
 
 
 def test_an_ignored_output_is_found():
@@ -125,8 +132,8 @@ def test_writing_into_an_input_or_a_gradient_is_found():
     def gradient(x):
         return x * x, lambda dy: np.multiply(dy, 2 * x, out=dy)
 
-    fails(mx.op()(forward), x, match="the forward pass wrote into the input x")
-    fails(mx.op()(backward), x, match="the backward pass wrote into the input x")
+    fails(mx.op()(forward), x, match="gradcheck forward: its forward pass wrote into the input x")
+    fails(mx.op()(backward), x, match="gradcheck backward: its backward pass wrote into the input x")
     fails(mx.op()(gradient), x, error=ValueError, match="read-only")
 
 
@@ -145,16 +152,24 @@ def test_the_message_names_function_input_index_and_both_numbers():
     assert ours == pytest.approx(2 * nudged, rel=1e-6)
 
 
-@pytest.mark.parametrize("factor, says", [(-1, "a sign is flipped"), (0.5, "a factor 2 is missing"), (2, "a factor 2 too much"), (0, "no influence")])
+@pytest.mark.parametrize("factor, says", [(-1, "a sign is flipped"), (0.5, "a factor 2 is missing"),
+                                          (2, "a factor 2 too much"), (0, "no influence")])
 def test_the_message_guesses_the_cause(factor, says):
     fails(planted(ops.exp, 0, lambda dx: factor * dx), x, match=says)
 
 
 def test_a_kink_is_called_a_kink():
-    fails(ops.relu, np.array([1.0, 1e-7, -2.0]), step=1e-5, match=r"x\[1\].*kink within step = 1e-05.*slopes on the two sides differ by")
-    mx.gradcheck(ops.relu, np.array([1.0, 1e-7, -2.0]), step=1e-8, rtol=1e-4)
-    assert "kink" not in fails(planted(ops.relu, 0, lambda dx: 1.1 * dx), np.array([1.0, 0.1, 2.0]))
-    assert "kink" not in fails(planted(ops.exp, 0, lambda dx: 1.1 * dx), x)
+    near = np.array([1.0, 1e-7, -2.0])
+    fails(ops.relu, near, match=r"x\[1\].*kink within step = 1e-05.*slopes on the two sides differ by \d")
+    fails(ops.relu, np.zeros(1), match="kink")
+    mx.gradcheck(ops.relu, near, step=1e-8, rtol=1e-4)
+
+
+@pytest.mark.parametrize("op, at", [(ops.relu, x), (ops.relu, np.array([1e-7])), (ops.exp, x),
+                                    (ops.gelu, np.array([-0.7518, -0.752]))], ids=["smooth", "kink", "steep", "flat"])
+@pytest.mark.parametrize("fault", [lambda dx: 1.01 * dx + 1e-3, lambda dx: -5 * dx - 1], ids=["a little", "much"])
+def test_a_wrong_backward_is_not_called_a_kink(op, at, fault):
+    assert "kink" not in fails(planted(op, 0, fault), at)
 
 
 def test_the_report_is_true_and_a_table():
@@ -162,7 +177,10 @@ def test_the_report_is_true_and_a_table():
     assert report
     assert [(i.name, i.shape, i.compared) for i in report.inputs] == [("x", (2, 3), 6), ("y", (3,), 3)]
     assert all(0 < i.relative < 1e-8 and 0 < i.worst < 1 for i in report.inputs)
-    assert re.search(r"gradcheck mul: ok\n  x +\(2, 3\) +6 compared .*\n  y +\(3,\) +3 compared .* at y\[\d\]", str(report))
+    first, *rows = str(report).splitlines()
+    assert first == "gradcheck mul: ok"
+    assert re.fullmatch(r"  x +\(2, 3\) +6 compared +largest \|gradient\| \S+ +worst error \S+ at x\[\d, \d\]", rows[0])
+    assert re.fullmatch(r"  y +\(3,\) +3 compared +largest \|gradient\| \S+ +worst error \S+ at y\[\d\]", rows[1])
 
 
 # What can be checked
@@ -200,7 +218,8 @@ class Affine:
     """A stand-in for a module: all that gradcheck knows of one is `named_parameters`."""
 
     def __init__(self, dtype="float64"):
-        self.W, self.b = (mx.tensor(p, dtype=dtype, requires_grad=True) for p in (rng.standard_normal((3, 2)), np.zeros(2)))
+        self.W = mx.tensor(rng.standard_normal((3, 2)), dtype=dtype, requires_grad=True)
+        self.b = mx.tensor(np.zeros(2), dtype=dtype, requires_grad=True)
 
     def named_parameters(self):
         yield "W", self.W
@@ -224,7 +243,7 @@ def test_a_module_with_its_parameters():
 def test_what_cannot_be_checked_is_refused():
     fails(Affine("float32"), x, error=ValueError, match="parameter W is float32, too coarse for nudges")
     fails(ops.sum, np.arange(3), error=ValueError, match="none of the 1 inputs has floating point numbers")
-    fails(lambda x: mx.tensor([1, 2]), x, error=ValueError, match="expected outputs in float64, like the inputs, got integers")
+    fails(lambda x: mx.tensor([1, 2]), x, error=ValueError, match="expected outputs in float64.*got integers")
     fails(lambda x: mx.tensor([1.0]), x, error=ValueError, match=r"expected outputs in float64.*got \['float32'\]")
 
 
@@ -250,13 +269,10 @@ def test_large_inputs_are_checked_along_random_directions():
 # Layouts
 
 
-SIZES = [np.array(0.5), x, rng.standard_normal((3, 5)), np.zeros((2, 0)), rng.standard_normal((1, 4)), rng.standard_normal((2, 3, 2))]
-
-
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
-@pytest.mark.parametrize("array", SIZES, ids=lambda a: str(a.shape))
-def test_any_layout_is_checked_and_left_bit_for_bit(layout, array):
-    given = layout(array)
+@pytest.mark.parametrize("shape", [(), (5,), (3, 5), (1, 4), (2, 3, 2), (2, 0)])
+def test_any_layout_is_checked_and_left_bit_for_bit(layout, shape):
+    given = layout(np.asarray(rng.standard_normal(shape)))
     strides, before = given.strides, given.tobytes()
     report = mx.gradcheck(ops.sigmoid, given)
     assert report.inputs[0].compared == given.size

@@ -11,7 +11,7 @@ from ..backend import array_module, wide
 from ..op import op
 
 
-@op("q (B, N, Tq, K), k (B, N, Tk, K), v (B, N, Tk, Kv), mask? ~(B, N, Tq, Tk) -> y (B, N, Tq, Kv)")
+@op("q (B, N, Tq, K), k (B, N, Tk, K), v (B, N, Tk, Kv), mask?:bool ~(B, N, Tq, Tk) -> y (B, N, Tq, Kv)")
 def attention(q, k, v, mask=None, *, causal=False, scale=None, watch=None):
     """Scaled dot-product attention: each query takes the values whose keys resemble it.
 
@@ -29,8 +29,6 @@ def attention(q, k, v, mask=None, *, causal=False, scale=None, watch=None):
     """
     xp, Tq, Tk = array_module(q), q.shape[2], k.shape[2]
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
-    if mask is not None and mask.dtype != "bool":
-        raise TypeError(f"mask must be boolean, True where a key may be attended, got dtype {mask.dtype}")
     if causal:
         past = xp.tri(Tq, Tk, Tk - Tq, dtype=bool)                                           # (Tq, Tk)
         mask = past if mask is None else mask & past

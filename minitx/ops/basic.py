@@ -92,7 +92,7 @@ def div(x, y):
     return z, backward
 
 
-@op("x (...) -> y (...)")
+@op("x:any (...) -> y (...)")
 def neg(x):
     """y = -x; dx = -dy."""
     return -x, lambda dy: -dy
@@ -127,6 +127,7 @@ def matmul(x, y):
     Each gradient is a product of the same kind: what one operand lost its index to, the other puts back.
     A vector counts as a row on the left and as a column on the right.
     """
+    x, y, *_ = alike(x, y)
     rows = x[None, :] if x.ndim == 1 else x                                  # (..., M, K)
     cols = y[:, None] if y.ndim == 1 else y                                  # (..., K, N)
     full = rows @ cols                                                       # (..., M, N)

@@ -6,7 +6,7 @@ Read next: `attention.py`.
 from ..op import op
 
 
-@op("x (...), keep ~(...) -> y (...)")
+@op("x (...), keep:bool ~(...) -> y (...)")
 def dropout(x, keep, *, p):
     """y = x / (1 - p) where `keep`, else 0: what is left is scaled up, so that the expected value stays. dx likewise.
 
@@ -17,7 +17,5 @@ def dropout(x, keep, *, p):
     """
     if not 0 <= p <= 1:
         raise ValueError(f"p must be a probability between 0 and 1, got {p}")
-    if keep.dtype != "bool":
-        raise TypeError(f"keep must be a boolean mask, got dtype {keep.dtype}")
     scale = 1 / (1 - p) if p < 1 else 0.0
     return x * keep * scale, lambda dy: (dy * keep * scale, None)

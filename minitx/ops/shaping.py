@@ -49,11 +49,18 @@ def getitem(x, *, index):
     return y, backward
 
 
+def check_joinable(xs):
+    """At least one array, all of one dtype: NumPy would widen float32 beside int64 to float64."""
+    if not xs:
+        raise ValueError("needs at least one array")
+    if len(dtypes := sorted({str(x.dtype) for x in xs})) > 1:
+        raise TypeError(f"the arrays must have one dtype, got {' and '.join(dtypes)}; convert them with tensor(x, dtype=...)")
+
+
 @op()
 def concatenate(*xs, axis=-1):
     """Join arrays along an axis that they have. Backward cuts dy at the seams."""
-    if not xs:
-        raise ValueError("needs at least one array")
+    check_joinable(xs)
     ends = [0]
     for x in xs:
         ends.append(ends[-1] + x.shape[axis])
@@ -65,11 +72,10 @@ def concatenate(*xs, axis=-1):
     return array_module(xs[0]).concatenate(xs, axis=axis), backward
 
 
-@op("*xs (...) -> y")
+@op("*xs:any (...) -> y")
 def stack(*xs, axis=0):
     """Join arrays of one shape along a new axis. Backward takes them apart again."""
-    if not xs:
-        raise ValueError("needs at least one array")
+    check_joinable(xs)
     y = array_module(xs[0]).stack(xs, axis)
 
     def backward(dy):

@@ -68,7 +68,7 @@ def shifted_exp(x, axis):
     return xp.exp(shifted), shifted
 
 
-@op("logits (..., V), targets (...) -> loss")
+@op("logits (..., V), targets:int (...) -> loss")
 def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, reduction="mean"):
     """How surprised the scores are by the truth: -log of the weight that softmax gives to the target. In nats.
 
@@ -98,10 +98,11 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
     rows = logits.reshape(n, V).astype(wide(logits), copy=False)
     e, shifted = shifted_exp(rows, -1)                                                       # (n, V)
     all_of_it, s = e.sum(-1), label_smoothing                                                # (n)
+    all_of_it = xp.where(all_of_it == 0, 1, all_of_it)                                       # a row of -inf: the loss is inf
     losses = xp.log(all_of_it) - (1 - s) * shifted[xp.arange(n), truth]
     if s:
         losses -= s * shifted.mean(-1)
-    losses *= counts
+    losses = xp.where(counts, losses, 0)
     counted = xp.maximum(counts.sum(dtype=rows.dtype), 1)
     loss = losses.reshape(shape[:-1]) if reduction == "none" else losses.sum() / (counted if reduction == "mean" else 1)
 
@@ -117,9 +118,7 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
 
 
 def check_ids(ids, size, name, remedy=""):
-    """Ids must be integers in [0, size). NumPy would count negative ones from the end, CuPy wrap those that are too large."""
-    if ids.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, got dtype {ids.dtype}")
+    """Ids must be in [0, size). NumPy would count negative ones from the end, CuPy wrap those that are too large."""
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= size):
         low, high = int(ids.min()), int(ids.max())
         raise IndexError(f"{name} must be from 0 to {size - 1}, got {low if low < 0 else high}{remedy}")

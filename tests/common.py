@@ -1,0 +1,24 @@
+"""What the tests of engine, modules, optimisers and training have in common."""
+
+import pytest
+
+import minitx as mx
+
+from .harness import DEVICES
+
+every_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def leaf(data, dtype="float64", device="cpu"):
+    """A tracked Tensor with numbers of its own."""
+    return mx.tensor(data, dtype=dtype, device=device, requires_grad=True)
+
+
+def refused(kind, call, *parts):
+    """The message of the error that `call` raises: of this kind, one line, with all `parts` in it."""
+    with pytest.raises(kind) as raised:
+        call()
+    message = str(raised.value)
+    assert "\n" not in message
+    assert [part for part in parts if part not in message] == [], message
+    return message

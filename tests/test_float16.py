@@ -1,0 +1,50 @@
+"""Long sums in float16. There 2048 + 1 is 2048, and 65520 infinity: sums are kept in `backend.wide`, and N ones come to N.
+
+Every op that adds up gets N rows of one number (or a gradient of ones for N rows) and must give what it gives in float64.
+Rows have two columns: a single one, or the last axis, is added up pairwise by NumPy, and only goes wrong when it is HUGE.
+"""
+
+import numpy as np
+import pytest
+
+import minitx as mx
+
+from .harness import DEVICES, call, on_host, run
+
+N, HUGE = 2100, 70_000
+one, zero = np.ones, np.zeros
+RNN, LSTM = (zero((2, 2)), zero((2, 2)), zero(2)), (zero((2, 8)), zero((2, 8)), zero(8))     # W, U, b
+
+LONG = {
+    "add": call(zero((N, 2)), zero(2)),
+    "mul": call(one((N, 2)), one(2)),
+    "matmul": call(zero((N, 1, 2)), zero((2, 2))),
+    "sum": call(one((N, 2)), axis=0),
+    "mean": call(one((N, 2)), axis=0),
+    "softmax": call(zero((N, 2)), axis=0),
+    "log_softmax": call(zero((N, 2)), axis=0),
+    "cross_entropy": call(zero((1, HUGE)), np.array([7])),
+    "linear": call(zero((N, 2)), zero((2, 2)), zero(2)),
+    "layer_norm": call(one((N, 2)) * [1, -1], one(2), zero(2)),
+    "embedding": call(zero(N, int), zero((2, 2))),
+    "attention": call(zero((1, 1, 1, 1)), zero((1, 1, HUGE, 1)), one((1, 1, HUGE, 1))),
+    "rnn_cell": call(zero((N, 2)), zero((N, 2)), *RNN),
+    "lstm_cell": call(zero((N, 2)), zero((N, 2)), zero((N, 2)), *LSTM),
+    "rnn": call(zero((1, N, 2)), zero((1, 2)), *RNN),
+    "lstm": call(zero((1, N, 2)), zero((1, 2)), zero((1, 2)), *LSTM),
+    "unroll(rnn_cell)": call(zero((1, N, 2)), zero((1, 2)), *RNN),
+    "unroll(lstm_cell)": call(zero((1, N, 2)), zero((1, 2)), zero((1, 2)), *LSTM),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", LONG)
+def test_long_sums_are_wide(op, device):
+    def results(sample):
+        forward = run(mx.OPS[op], sample)
+        return on_host([*forward.outputs, *forward.gradients(tuple(0 * dy + 1 for dy in forward.random_dys()))])
+
+    for ours, exact in zip(results(LONG[op].cast("float16").on(device)), results(LONG[op])):
+        if exact is not None:
+            size = abs(exact).max()
+            assert abs(ours - exact).max() < 1e-2 * (size if size > 1e-6 else 1)

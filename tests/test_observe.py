@@ -1,0 +1,203 @@
+"""Looking on: an observer sees modules, outputs and gradients in order, and changes nothing; `saved` lists what is kept."""
+
+import contextlib
+import math
+import threading
+
+import numpy as np
+import pytest
+
+import minitx as mx
+from minitx import ops
+from minitx.models import RecurrentLM, TransformerLM
+
+from .common import every_device, leaf
+from .harness import on_host
+
+rng = np.random.default_rng(0)
+
+
+class Recorder:
+    """An observer that writes down all calls, with the arrays themselves and copies of them."""
+
+    def __init__(self):
+        self.calls, self.arrays, self.copies = [], [], []
+
+    def note(self, *call, arrays=()):
+        self.calls.append(call)
+        self.arrays.append(list(arrays))
+        self.copies.append([x.copy() for x in arrays])
+
+    @contextlib.contextmanager
+    def module(self, module):
+        self.note("enter", type(module).__name__)
+        yield
+        self.note("leave", type(module).__name__)
+
+    def watch(self, op):
+        return lambda name, array, step: self.note("watch", op, name, step, arrays=[array])
+
+    def output(self, op, outputs):
+        self.note("output", op, arrays=outputs)
+        return lambda dys: self.note("report", op, arrays=dys)
+
+    def of(self, *call):
+        """Of all calls that begin like this: how each goes on, and its arrays."""
+        return [(c[len(call):], arrays) for c, arrays in zip(self.calls, self.arrays) if c[:len(call)] == call]
+
+
+class Net(mx.nn.Module):
+    def __init__(self):
+        self.inner = mx.nn.Linear(2, 2, dtype="float64")
+
+    def forward(self, x):
+        return ops.relu(self.inner(x))
+
+
+# The observer
+
+
+@every_device
+def test_an_observer_sees_everything_in_order_with_the_right_arrays(device):
+    net = Net().to(device)
+    net.inner.W.assign_([[1, 2], [3, -4]])
+    x = leaf([[1, 1]], device=device)
+    with mx.observe(Recorder()) as seen:
+        loss = net(x).sum()
+        loss.backward(10)
+    assert seen.calls == [("enter", "Net"), ("enter", "Linear"), ("output", "linear"), ("leave", "Linear"), ("output", "relu"),
+                          ("leave", "Net"), ("output", "sum"), ("report", "sum"), ("report", "relu"), ("report", "linear")]
+    values = [[a.tolist() for a in arrays] for arrays in seen.arrays if arrays]
+    assert values == [[[[4, -2]]], [[[4, 0]]], [4], [10], [[[10, 10]]], [[[10, 0]]]]
+    assert x.grad.tolist() == [[10, 30]]
+
+
+@pytest.mark.parametrize("make", [
+    lambda: RecurrentLM(9, 4, 5, cell="rnn"),
+    lambda: RecurrentLM(9, 4, 5, L=2, cell="lstm", dropout=0.3),
+    lambda: TransformerLM(9, D=4, N=2, L=2, T=6, dropout=0.3),
+], ids=["rnn", "lstm", "transformer"])
+@every_device
+def test_looking_on_changes_no_bit_and_what_was_seen_never_changes(make, device):
+    ids = mx.tensor(rng.integers(0, 9, (2, 2, 6)), device=device).array
+
+    def run(*looking):
+        mx.seed(0)
+        model = make().to(device)
+        with contextlib.ExitStack() as stack:
+            for who in looking:
+                stack.enter_context(mx.observe(who))
+            loss = model.loss(*ids)
+            loss.backward()
+        return [loss.numpy(), *on_host([p.grad for p in model.parameters()])], mx.backend.stream().random()
+
+    seen = Recorder()
+    (alone, draw), (watched, same_draw) = run(), run(seen)
+    assert draw == same_draw and all(np.array_equal(a, b) for a, b in zip(alone, watched, strict=True))
+    assert len(seen.of("report")) > 3 and len(seen.of("watch")) >= 2
+    for arrays, copies in zip(seen.arrays, seen.copies):
+        assert all(np.array_equal(*on_host(pair)) for pair in zip(arrays, copies))
+
+
+def test_an_output_that_nobody_used_is_reported_as_zeros_and_nothing_under_no_grad():
+    with mx.observe(Recorder()) as seen:
+        (ops.unstack(leaf([1, 2, 3]))[1] * 5).backward()
+        with mx.no_grad():
+            ops.exp(leaf([1]))
+    [(_, dys)] = seen.of("report", "unstack")
+    assert [dy.tolist() for dy in dys] == [0, 5, 0]
+    assert seen.of("output", "exp") and not seen.of("report", "exp")
+
+
+def test_observers_are_nested_and_per_thread():
+    def compute():
+        ops.exp(leaf([1]))
+
+    outer, inner = Recorder(), Recorder()
+    with mx.observe(outer):
+        thread = threading.Thread(target=compute)
+        thread.start()
+        thread.join()
+        assert outer.calls == []
+        with contextlib.suppress(KeyError), mx.observe(inner):
+            compute()
+            raise KeyError
+        compute()
+    compute()
+    assert outer.calls == inner.calls == [("output", "exp")]
+
+
+# watch
+
+
+def test_attention_shows_its_weights():
+    q, k, v = (leaf(rng.standard_normal((1, 2, 3, 4))) for _ in range(3))
+    with mx.observe(Recorder()) as seen:
+        y = ops.attention(q, k, v, causal=True)
+    [(_, [probs])] = seen.of("watch", "attention", "probs", None)
+    np.testing.assert_allclose(probs.sum(-1), 1)
+    np.testing.assert_allclose(probs @ v.array, y.array)
+    own = []
+    with mx.observe(Recorder()) as seen:
+        ops.attention(q, k, v, watch=lambda *call: own.append(call))
+    assert own and not seen.of("watch"), "the watch of the caller comes first"
+
+
+@pytest.mark.parametrize("s, first", [(1.1, 13780.61234), (1.0, 1.0), (0.9, 2.6561398888e-5)])
+@pytest.mark.parametrize("op", [ops.rnn, ops.unroll(ops.rnn_cell)], ids=lambda op: op.name)
+def test_c39_the_gradient_of_every_state_of_a_rotation(op, s, first):
+    """h_t = s R h_{t-1} turns and scales, so the gradient of h_t has the length s^(T-t)."""
+    T, turn = 100, np.array([[math.cos(0.7), math.sin(0.7)], [-math.sin(0.7), math.cos(0.7)]])
+    x, h0, u = np.zeros((1, T, 1)), leaf([[0.6, 0.8]]), np.array([0.8, -0.6])
+    with mx.observe(Recorder()) as seen:
+        last = op(x, h0, np.zeros((1, 2)), s * turn, np.zeros(2), activation="linear")[1]
+        (last * u).sum().backward()
+    steps, dhs = zip(*seen.of("watch", op.name, "dh"))
+    assert steps == tuple((t,) for t in reversed(range(T)))                  # step t made h_{t+1}
+    np.testing.assert_allclose([np.linalg.norm(dh) for dh in dhs], s ** np.arange(T), rtol=1e-10)
+    np.testing.assert_allclose(np.linalg.norm(h0.grad), first, rtol=1e-9)
+
+
+def test_an_lstm_shows_both_of_its_states_at_every_step():
+    arrays = [leaf(rng.standard_normal(shape)) for shape in ((2, 4, 3), (2, 5), (2, 5), (3, 20), (5, 20), (20,))]
+    with mx.observe(Recorder()) as seen:
+        for op in (ops.lstm, ops.unroll(ops.lstm_cell)):
+            (op(*arrays)[0] * 2).sum().backward()
+    fast, readable = seen.of("watch", "lstm"), seen.of("watch", "unroll(lstm_cell)")
+    assert [call for call, _ in fast] == [(d, t) for t in (3, 2, 1, 0) for d in ("dh", "dc")]
+    for (call, [d]), (same_call, [same_d]) in zip(fast, readable, strict=True):
+        assert call == same_call
+        np.testing.assert_allclose(d, same_d, rtol=1e-12)
+
+
+# saved
+
+
+@every_device
+def test_saved_lists_name_shape_and_bytes(device):
+    x, W = (mx.tensor(np.ones(shape), device=device).array for shape in ((2, 3), (3, 5)))
+    assert mx.saved(ops.exp.vjp(x)[1]) == [("y", (2, 3), 48)]
+    assert mx.saved(ops.add.vjp(x, x)[1]) == mx.saved(ops.sum.vjp(x)[1]) == []
+    assert {(s.name, s.bytes) for s in mx.saved(ops.linear.vjp(x, W)[1])} == {("W", 120), ("rows", 48)}
+    assert {(s.name, s.bytes) for s in mx.saved(ops.mul.vjp(x, x)[1])} == {("x", 48), ("y", 0)}, "one array, counted once"
+
+
+def test_saved_counts_what_a_view_keeps_alive_and_looks_into_lists_and_functions():
+    big, ids = np.zeros((10, 10)), np.zeros(3, "int32")
+    views, dropped = [big[0], big[:, :2].T], np.zeros(7)
+
+    def inner():
+        return ids
+
+    def backward(dy):
+        return views, inner, missing
+
+    if dropped is None:
+        missing = 0                                                          # a name that was never bound
+    assert mx.saved(backward) == [("inner.ids", (3,), 12), ("views[0]", (10,), 800), ("views[1]", (2, 10), 0)]
+
+
+def test_unroll_keeps_every_step():
+    x, h, W, U, b = (rng.standard_normal(shape) for shape in ((1, 3, 2), (1, 4), (2, 4), (4, 4), 4))
+    names = {s.name for s in mx.saved(ops.unroll(ops.rnn_cell).vjp(x, h, W, U, b)[1])}
+    assert {f"backwards[{t}].h_next" for t in range(3)} <= names

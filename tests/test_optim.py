@@ -1,0 +1,202 @@
+"""Optimisers against plain Python loops, clipping that keeps the direction or refuses, the schedule step by step."""
+
+import math
+
+import numpy as np
+import pytest
+
+import minitx as mx
+from minitx.optim import SGD, Adam, AdamW, clip_grad_norm, grad_norm, warmup_cosine
+
+from .common import every_device, leaf, refused
+
+rng = np.random.default_rng(0)
+OPTIMIZERS = {
+    "SGD": lambda p: SGD(p, 0.1),
+    "momentum": lambda p: SGD(p, 0.05, momentum=0.9, weight_decay=0.01),
+    "Adam": lambda p: Adam(p, 0.1, weight_decay=0.01),
+    "AdamW": lambda p: AdamW(p, 0.1),
+}
+every_optimizer = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+def with_grad(data, grad, dtype="float64", device="cpu"):
+    p = leaf(data, dtype, device)
+    p.grad = mx.tensor(grad, dtype=dtype, device=device).array
+    return p
+
+
+def path_of(optimizer, p, grads):
+    """The values of a parameter of one number after each of these gradients."""
+    values = []
+    for g in grads:
+        p.grad = np.array([g], p.dtype)
+        optimizer.step()
+        values.append(p.item())
+    return values
+
+
+# Steps
+
+
+def test_c42_adam_has_eps_after_the_root_and_after_the_correction():
+    p = leaf([1])
+    values = path_of(Adam([p], 0.1, betas=(0.9, 0.999), eps=1e-3), p, [1e-3, -2e-3])
+    np.testing.assert_allclose(values, [0.95, 0.972427858073], rtol=1e-10)
+
+
+@pytest.mark.parametrize("lr, mu, decay", [(0.1, 0, 0), (0.1, 0, 0.02), (0.1, 0.9, 0), (0.03, 0.5, 0.1)])
+def test_sgd_equals_a_plain_loop(lr, mu, decay):
+    p, grads = leaf([2]), rng.standard_normal(20)
+    w, m, expected = 2.0, 0.0, []
+    for g in grads:
+        m = mu * m + (g + decay * w)
+        w -= lr * m
+        expected.append(w)
+    np.testing.assert_allclose(path_of(SGD([p], lr, momentum=mu, weight_decay=decay), p, grads), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [Adam, AdamW])
+@pytest.mark.parametrize("decay", [0, 0.1])
+def test_adam_equals_a_plain_loop(kind, decay):
+    p, grads, lr, (b1, b2), eps = leaf([2]), rng.standard_normal(20), 0.03, (0.8, 0.95), 1e-6
+    w, m, v, expected = 2.0, 0.0, 0.0, []
+    for t, g in enumerate(grads, 1):
+        if kind is AdamW:
+            w -= lr * decay * w
+        else:
+            g += decay * w
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        w -= lr * (m / (1 - b1**t)) / (math.sqrt(v / (1 - b2**t)) + eps)
+        expected.append(w)
+    optimizer = kind([p], lr, betas=(b1, b2), eps=eps, weight_decay=decay)
+    np.testing.assert_allclose(path_of(optimizer, p, grads), expected, rtol=1e-12)
+
+
+@every_optimizer
+@every_device
+def test_every_optimizer_reaches_the_minimum_of_a_quadratic(make, device):
+    w, curvature = leaf([3, -2], device=device), mx.tensor(np.array([1.0, 5.0]), device=device)
+    optimizer = make([w])
+    for step in range(300):
+        optimizer.zero_grad()
+        (w * w * curvature).sum().backward()
+        optimizer.lr = 0.1 * 0.98**step
+        optimizer.step()
+    assert abs(w.array).max() < 1e-2 and optimizer.steps == 300
+
+
+@every_optimizer
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@every_device
+def test_c58_the_dtype_of_a_parameter_stays_and_moments_are_never_float16(make, dtype, device):
+    p = with_grad([[1, 2]], [[0.5, -1]], dtype, device)
+    optimizer, memory = make([p]), p.array
+    for _ in range(3):
+        optimizer.step()
+    assert p.array is memory and p.dtype == p.grad.dtype == dtype, "in place"
+    if isinstance(optimizer, Adam):
+        assert optimizer.m[0].dtype == optimizer.v[0].dtype == ("float64" if dtype == "float64" else "float32")
+
+
+def test_float16_gradients_whose_square_underflows_still_count():
+    p = with_grad([1], [1e-4], "float16")                                    # squared: 1e-8, which float16 has not
+    Adam([p], 0.25).step()
+    assert p.item() == 0.75
+
+
+@every_optimizer
+def test_a_parameter_without_a_gradient_stays_and_gradients_are_not_touched(make):
+    p, still, constant = with_grad([1, 2], [3, 4]), leaf([5]), mx.tensor([6.0])
+    optimizer = make([p, still, constant])
+    optimizer.step()
+    first = p.numpy()
+    assert still.array.tolist() == [5] and p.grad.tolist() == [3, 4] and not np.array_equal(first, [1, 2])
+    p.grad[:] = 0                                                            # the user's array: no moment lives in it
+    optimizer.step()
+    assert isinstance(optimizer, SGD) and not optimizer.momentum or abs(p.array - first).min() > 0.1
+    optimizer.zero_grad()
+    assert p.grad is None
+
+
+def test_a_step_between_forward_and_backward_is_noticed():
+    p = with_grad([1, 2], [3, 4])
+    loss = (p * p).sum()
+    SGD([p], 0.1).step()
+    refused(RuntimeError, loss.backward, "mul kept its argument x", "changed by assign_")
+
+
+def test_optimizers_refuse_what_makes_no_sense():
+    refused(ValueError, lambda: Adam([]), "Adam: no parameters that require a gradient")
+    refused(ValueError, lambda: SGD([mx.tensor([1.0])], 0.1), "SGD: no parameters", "model.parameters()")
+    refused(ValueError, lambda: AdamW([leaf([1])], -1), "AdamW: the learning rate must not be negative, got lr = -1")
+
+
+# Clipping (C40)
+
+
+@every_device
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_clipping_keeps_the_direction_and_returns_the_norm_before(dtype, device):
+    a, b, c = with_grad([0, 0], [3, 0], dtype, device), with_grad([0, 0], [0, 4], dtype, device), leaf([1], dtype, device)
+    given = a.grad
+    assert clip_grad_norm([a, b, c], 1) == 5
+    tolerance = 1e-3 if dtype == "float16" else 1e-7
+    np.testing.assert_allclose(a.grad.tolist() + b.grad.tolist(), [0.6, 0, 0, 0.8], rtol=tolerance)
+    assert a.grad.dtype == dtype and c.grad is None and given.tolist() == [3, 0], "the array that was there is not written to"
+
+
+@pytest.mark.parametrize("limit", [5, 5.1, math.inf])
+def test_short_gradients_stay_bit_for_bit(limit):
+    a, b = with_grad([0, 0], [3, 0]), with_grad([0, 0], [0, 4])
+    grads = a.grad, b.grad
+    assert clip_grad_norm([a, b], limit) == 5
+    assert (a.grad, b.grad) == grads or (a.grad is grads[0] and b.grad is grads[1])
+
+
+@pytest.mark.parametrize("limit", [0, -1, math.nan])
+def test_a_limit_that_is_none_is_refused(limit):
+    refused(ValueError, lambda: clip_grad_norm([leaf([1])], limit), "clip_grad_norm: max_norm must be above 0", str(limit))
+
+
+@every_device
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("limit", [1, math.inf])
+def test_a_gradient_that_is_not_finite_is_refused_and_named_and_nothing_changes(bad, limit, device):
+    good, ill = with_grad([1, 2], [3, 4], device=device), with_grad([1, 2], [bad, 0], device=device)
+    named = {"head.W": good, "body.U": ill}
+    refused(FloatingPointError, lambda: clip_grad_norm(named, limit),
+            "clip_grad_norm: the gradient of body.U is not finite, and nothing was changed", "lower the learning rate")
+    refused(FloatingPointError, lambda: clip_grad_norm(named.values(), limit), "the gradient of parameter 1 is not finite")
+    assert good.array.tolist() == [1, 2] and good.grad.tolist() == [3, 4] and ill.grad[1] == 0
+
+
+@pytest.mark.parametrize("dtype, huge", [("float32", 1e30), ("float32", 3e38), ("float16", 6e4)])
+def test_a_norm_whose_square_overflows_is_clipped_all_the_same(dtype, huge):
+    p = with_grad(np.zeros(1000), np.full(1000, huge), dtype)
+    exact = float(p.grad[0]) * math.sqrt(1000)
+    assert grad_norm([p]) == pytest.approx(exact, rel=1e-12)
+    assert clip_grad_norm([p], 1.0) == pytest.approx(exact, rel=1e-12)
+    assert grad_norm([p]) == pytest.approx(1, rel=1e-3)
+
+
+# Schedule (C46)
+
+
+def test_warm_up_and_cosine_step_by_step():
+    rate = warmup_cosine(1, total=10, warmup=4, floor=0.1)
+    expected = [.25, .5, .75, 1, 1, 0.9397114317, 0.775, 0.55, 0.325, 0.1602885683, .1, .1, .1]
+    np.testing.assert_allclose([rate(step) for step in range(13)], expected, rtol=1e-9)
+    assert [rate(step) for step in (7, 3, 12)] == [rate(7), rate(3), 0.1], "it remembers nothing: resume where you like"
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 7, 20])
+def test_a_schedule_learns_from_the_first_step_and_never_passes_its_peak_or_comes_back_up(warmup):
+    rates = [warmup_cosine(0.3, total=20, warmup=warmup, floor=0.01)(step) for step in range(60)]
+    assert rates[0] > 0 and max(rates) == 0.3 and rates[20:] == [0.01] * 40
+    assert np.all(np.diff(rates[:warmup]) > 0) and np.all(np.diff(rates[max(warmup, 1) - 1:]) <= 0)
+
+
+@pytest.mark.parametrize("warmup", [-1, 11])
+def test_a_warm_up_longer_than_all_is_refused(warmup):
+    refused(ValueError, lambda: warmup_cosine(1, total=10, warmup=warmup), "from 0 to total = 10 steps", f"got {warmup}")
