@@ -120,15 +120,18 @@ def read_only(x: Array) -> Array:
 
 
 def wide(x: Array) -> Any:
-    """The dtype in which sums over `x` are kept: float32 for float16, otherwise that of `x`."""
-    return np.dtype("float32") if x.dtype == "float16" else x.dtype
+    """The dtype in which sums over x are kept: float32 for float16, that of x for other floats, else NumPy's choice, None."""
+    return None if x.dtype.kind != "f" else np.dtype("float32") if x.dtype == "float16" else x.dtype
+
+
+def narrow(y: Array, x: Array) -> Array:
+    """What was added up over x in `wide(x)`, in the dtype of x again, or as it is if x holds no floats."""
+    return y.astype(x.dtype, copy=False) if x.dtype.kind == "f" else y
 
 
 def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """The sum of x, added up in a dtype that is wide enough, in the dtype of x (integers and booleans: as NumPy does)."""
-    if x.dtype.kind != "f":
-        return x.sum(axis, keepdims=keepdims)
-    return x.sum(axis, dtype=wide(x), keepdims=keepdims).astype(x.dtype, copy=False)
+    return narrow(x.sum(axis, dtype=wide(x), keepdims=keepdims), x)
 
 
 def scatter_add(ids: Array, rows: Array, size: int) -> Array:

@@ -6,7 +6,7 @@ Read next: `tape.py`, the way back from a loss to its leaves.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -52,14 +52,15 @@ class Tensor:
         self.version: list[int] | None = [0]
 
     if TYPE_CHECKING:       # operators and methods that `ops/methods.py` adds
-        __add__: Callable[..., Tensor]
-        __getitem__: Callable[..., Tensor]
-        __matmul__: Callable[..., Tensor]
-        __mul__: Callable[..., Tensor]
-        mean: Callable[..., Tensor]
-        reshape: Callable[..., Tensor]
-        sum: Callable[..., Tensor]
-        transpose: Callable[..., Tensor]
+        def __iter__(self) -> Iterator[Tensor]: ...
+        def _method(self, *args: Any, **static: Any) -> Tensor: ...
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _method
+        __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = __abs__ = __getitem__ = _method
+        __lt__ = __le__ = __gt__ = __ge__ = _method
+        sum = mean = max = min = prod = norm = logsumexp = var = cumsum = _method
+        exp = log = sqrt = abs = clip = tanh = sigmoid = relu = softmax = log_softmax = _method
+        reshape = transpose = _method
+        T: Tensor
 
     shape = property(lambda self: self.array.shape)
     dtype = property(lambda self: self.array.dtype)
@@ -78,10 +79,37 @@ class Tensor:
 
     def item(self) -> float:
         """The single number in this Tensor, as a Python number."""
+        return self._number("item")
+
+    def _number(self, asked: str) -> Any:
+        if self.size != 1:
+            raise ValueError(f"{asked}: a Tensor of shape {self.shape} is not a single number; "
+                             f"reduce it, with sum() or max() say, or pick one number by its index")
         return self.array.item()
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._number("float"))
+
+    def __int__(self) -> int:
+        return int(self._number("int"))
+
+    def __bool__(self) -> bool:
+        return bool(self._number("bool"))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len: a Tensor of shape () is a single number, without axes to count or to walk along; use item()")
+        return self.shape[0]
+
+    def __contains__(self, value: Any) -> bool:
+        raise TypeError("in: Tensors are compared as objects, not by their numbers; ask (t.data == value).any()")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """For NumPy, which may look at the numbers but not write."""
+        if self.requires_grad or not isinstance(self.array, np.ndarray):
+            why = "is tracked, and NumPy would forget how it was made" if self.requires_grad else f"lives on {self.device}"
+            raise TypeError(f"__array__: this Tensor {why}; take t.numpy(), or t.detach() to keep a Tensor")
+        return np.array(self.data, dtype, copy=copy)
 
     def __repr__(self) -> str:
         made = f", made by {self.made_by}" if self.made_by else ", requires_grad=True" if self.requires_grad else ""

@@ -3,12 +3,12 @@
 A new op needs one generator here (`@samples_of`) and one oracle in `oracles.py`; `test_contract.py` does the rest. The
 first sample is the one whose saved bytes stand in `saved_bytes.json`. Float arrays are float64; no kink is near.
 
-Read next: `oracles.py`. Layers and recurrences have their samples in two more rooms, which are imported here.
+Read next: `oracles.py`. What NumPy has too, layers and recurrences have rooms of their own, which are imported here.
 """
 
 import numpy as np
 
-from . import samples_layers, samples_recurrent  # noqa: F401
+from . import samples_layers, samples_numpy, samples_recurrent  # noqa: F401
 from .harness import call, samples_of
 
 # Arithmetic and reductions
@@ -32,14 +32,14 @@ def binary(rng):
     yield call(draw(2, 3), np.array([True, True, True]))
 
 
-@samples_of("neg", "exp", "relu")
+@samples_of("neg", "exp", "abs", "relu")
 def unary(rng):
     for shape in [(2, 3), (), (1,), (5,), (2, 3, 4), (2, 1, 3, 2), (0,), (2, 0, 3)]:
         yield call(rng.standard_normal(shape))
     yield call(np.array([-800.0, -30, -3, -1, 0.5, 2]))
 
 
-@samples_of("sigmoid", "tanh")
+@samples_of("sigmoid", "tanh", "softplus", "silu")
 def saturating(rng):
     yield from unary(rng)
     yield call(np.array([[-800.0, -30, -1, 0], [0.5, 3, 40, 800]]))

@@ -65,6 +65,14 @@ def layer_norm(rng):
     yield call(np.full((2, 3), 3.7), *parameters(3), eps=0.1)                                  # rows without spread
 
 
+@samples_of("rms_norm")
+def rms_norm(rng):
+    for shape, eps in [((2, 5), 1e-6), ((4,), 1e-6), ((2, 3, 3), 1e-2), ((2, 1, 2, 7), 0.5), ((3, 1), 0.1), ((0, 3), 1e-6)]:
+        yield call(rng.standard_normal(shape), rng.standard_normal(shape[-1]), eps=eps)
+    yield call(rng.standard_normal((2, 3)), rng.standard_normal(3))
+    yield call(np.zeros((2, 3)), rng.standard_normal(3), eps=0.1)                              # rows without length
+
+
 @samples_of("embedding")
 def embedding(rng):
     for ids, V, D in [([[1, 1, 3], [0, 1, 3]], 4, 2), (2, 3, 2), ([0], 1, 1), ([4, 4, 4, 4], 5, 3), ([[[0], [2]]], 3, 1),

@@ -16,6 +16,12 @@ CHANGED = "which was changed by assign_ since the forward pass; go back before c
 # assign_ and the backward passes that still need the old numbers
 
 
+@mx.op()
+def same(x):
+    """An op whose output is its input."""
+    return x, lambda dy: dy
+
+
 @every_device
 def test_assign_overwrites_in_place_and_backward_works_on(device):
     x = leaf([1, 2], device=device)
@@ -34,7 +40,8 @@ def test_assign_overwrites_in_place_and_backward_works_on(device):
     (lambda x, w: ops.linear(x, w.reshape(2, 1), w[:1]), "linear kept its argument W"),
     (lambda x, w: x * w[::-1].reshape(1, 2).T[0], "mul kept its argument y"),
     (lambda x, w: x * w.detach(), "mul kept its argument y"),
-], ids=range(7))
+    (lambda x, w: x * same(w), "mul kept its argument y"),
+], ids=range(8))
 @pytest.mark.parametrize("tracked", [True, False])
 def test_a_backward_that_kept_what_was_changed_says_so(f, argument, tracked):
     """Also when it was given a view of it, or a Tensor that shares its memory."""
@@ -71,10 +78,9 @@ def test_a_write_before_the_forward_pass_or_to_a_copy_does_not_matter():
     assert x.grad.tolist() == [5, 6]
 
 
-@pytest.mark.parametrize("make", [lambda x: x * 2, lambda x: x[:1], lambda x: x.T, lambda x: (x * 2).detach()], ids=range(4))
-def test_the_output_of_an_op_cannot_be_assigned_to(make):
+def test_the_output_of_an_op_cannot_be_assigned_to():
     x = leaf([[1, 2]])
-    for y in (make(x), make(x.detach())):
+    for y in (x * 2, x[:1], x.T, (x * 2).detach(), x.detach() * 2, x.detach()[:1]):
         refused(RuntimeError, lambda y=y: y.assign_(y.numpy()), f"an output of {y.made_by}", "assign to a leaf")
 
 
@@ -82,8 +88,8 @@ def test_the_output_of_an_op_cannot_be_assigned_to(make):
 def test_assign_refuses_what_does_not_look_like_the_tensor_and_writes_nothing(device):
     x = leaf([1, 2], "float32", device)
     other = "strict" if device == "cpu" else "cpu"
-    for value, got in ((np.zeros(3, "float32"), "(3,)"), (np.zeros((1, 2), "float32"), "(1, 2)"), ([1], "(1,)"), (1, "()"),
-                       (np.zeros(2), "float64"), (np.zeros(2, int), "int64"),
+    for value, got in ((np.zeros(3, "float32"), "(3,)"), (np.zeros((1, 2), "float32"), "(1, 2)"), ([1], "(1,)"),
+                       (1, "()"), (np.zeros(2), "float64"), (np.zeros(2, int), "int64"),
                        (leaf([0, 0], "float32", other), f"on {other}")):
         if isinstance(value, np.ndarray):
             value = mx.tensor(value, device=device)

@@ -17,7 +17,8 @@ import minitx as mx
 from minitx import backend
 from minitx.contract import match
 
-from . import samples as _  # noqa: F401  (enters the samples)
+from . import oracles_numpy as _oracles  # noqa: F401  (enters more oracles)
+from . import samples as _samples  # noqa: F401  (enters the samples)
 from .harness import (
     DEVICES,
     LAYOUTS,

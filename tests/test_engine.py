@@ -1,6 +1,6 @@
 """The tape: gradients of graphs of any form, and what is refused.
 
-Read next: `test_memory.py`, graphs of any length; `test_assign.py`, writing into Tensors; `test_op.py`, what `@op` does.
+Read next: `test_memory.py`, graphs of any length; `test_assign.py`, writing into Tensors; `test_op.py`, `@op` itself.
 """
 
 import threading
@@ -32,6 +32,9 @@ def test_a_value_used_twice_gets_the_sum_of_both_gradients(device):
     x = leaf([2, 5], device=device)
     for y, slope in ((x * x, [4, 10]), (x + x, [2, 2]), (x - x, [0, 0]), (ops.stack(x, x, x), [3, 3])):
         assert mx.gradients(y.sum())[x].tolist() == slope
+    number = leaf(2, device=device)
+    slope = mx.gradients(number + number + number)[number]
+    assert type(slope) is type(number.array) and slope == 3
 
 
 def test_a_diamond_50_deep_is_walked_once_and_not_2_to_the_50_times():
@@ -53,8 +56,10 @@ def test_outputs_that_nobody_used_have_zero_gradients():
 
 @every_device
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("a, b", [((1,), (2, 3)), ((3, 1), (1, 4)), ((), (2, 3)), ((2, 1, 4), (3, 1)), ((4,), (2, 3, 4)),
-                                  ((1, 1), (1,)), ((0, 3), (1, 3)), ((2, 0), (1,)), ((1, 3), (1, 3))])
+@pytest.mark.parametrize("a, b", [
+    ((1,), (2, 3)), ((3, 1), (1, 4)), ((), (2, 3)), ((2, 1, 4), (3, 1)), ((4,), (2, 3, 4)), ((1, 1), (1,)),
+    ((0, 3), (1, 3)), ((2, 0), (1,)), ((1, 3), (1, 3)),
+])
 def test_the_gradient_of_a_repeated_number_is_the_sum_over_its_places(a, b, dtype, device):
     x, y = leaf(rng.integers(1, 5, a), dtype, device), leaf(rng.integers(1, 5, b), dtype, device)
     z = x * y

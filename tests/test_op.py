@@ -46,7 +46,7 @@ def test_python_numbers_and_integers_leave_the_dtype_alone(dtype):
 
 X, NARROW, STRICT = leaf(np.ones((2, 3))), leaf(np.ones((2, 3)), "float32"), leaf(np.ones((2, 3)), device="strict")
 MISTAKES = {
-    "widths": (lambda: X + NARROW, TypeError, "add: arguments of different float widths: x is float64 and y is float32"),
+    "widths": (lambda: X + NARROW, TypeError, "add: arguments of different float widths: x is float64 and y is "),
     "a wide scalar": (lambda: NARROW * np.float64(2), TypeError, "mul: ", "different float widths", "tensor(x, dtype"),
     "widths of many": (lambda: ops.stack(X, X, NARROW), TypeError, "stack: ", "xs[0] is float64 and xs[2] is float32"),
     "devices": (lambda: ops.linear(X, STRICT), TypeError, "linear: ", "x is cpu and W is strict", ".to(device)"),
@@ -55,24 +55,27 @@ MISTAKES = {
     "complex numbers": (lambda: ops.exp(np.ones(2, complex)), TypeError, "exp: x has dtype complex128"),
     "unknown keyword": (lambda: ops.softmax(X, dim=0), TypeError, "softmax: ", "'dim'", "it takes (x, *, axis=-1)"),
     "given twice": (lambda: ops.softmax(X, x=X), TypeError, "softmax: multiple values for argument 'x'"),
-    "too many": (lambda: ops.tanh(X, X), TypeError, "tanh: ", "1 positional argument but 2 were given", "x (2, 3) float64"),
-    "too many for a rule": (lambda: ops.matmul(X, X, X), TypeError, "matmul: ", "2 positional arguments but 3", "x (2, 3)"),
+    "too many": (lambda: ops.tanh(X, X), TypeError, "tanh: ", "1 positional argument but 2", "x (2, 3) float64"),
+    "too many for a rule": (lambda: ops.matmul(X, X, X), TypeError, "matmul: ", "2 positional arguments but 3", "x ("),
     "too few": (lambda: ops.linear(X), TypeError, "linear: ", "missing 1 required positional argument: 'W'"),
     "too few for a rule": (lambda: ops.matmul(X), TypeError, "matmul: ", "missing 1 required positional argument: 'y'"),
     "no keyword": (lambda: ops.reshape(X), TypeError, "reshape: ", "'shape'"),
     "None": (lambda: ops.linear(X, None), ValueError, "linear: W must be (D, O), but is None, but it is not optional"),
     "a wrong option": (lambda: ops.gelu(X, approximate="erf"), ValueError, "gelu: ", "'erf'", "x (2, 3) float64"),
-    "a wrong shape": (lambda: X.reshape(4), ValueError, "reshape: cannot reshape array of size 6 into shape", "x (2, 3)"),
-    "no broadcast": (lambda: X + leaf([1, 2]), ValueError, "add: these shapes do not broadcast: axis -1 has lengths [2, 3]"),
+    "a wrong shape": (lambda: X.reshape(4), ValueError, "reshape: cannot reshape array of size 6", "x (2, 3)"),
+    "no broadcast": (lambda: X + leaf([1, 2]), ValueError, "add: these shapes do not broadcast: axis -1", "[2, 3]"),
     "inner lengths": (lambda: X @ X, ValueError, "matmul: inner lengths differ: x has 3 columns, y has 2 rows"),
     "an axis": (lambda: ops.softmax(X, axis=2), IndexError, "softmax: ", "axis = 2", "x (2, 3) float64"),
     "an id": (lambda: ops.embedding(np.array([2]), X), IndexError, "embedding: ids must be from 0 to 1, got 2"),
-    "a float mask": (lambda: ops.dropout(X, X, p=0.5), TypeError, "dropout: keep must be a boolean mask, got dtype float64"),
+    "numbers as a mask": (lambda: ops.dropout(X, X, p=0.5), TypeError, "dropout: keep must be booleans", "float64"),
+    "numbers as ids": (lambda: ops.embedding(X, X), TypeError, "embedding: ids must be integers", "dtype float64"),
+    "ids as numbers": (lambda: ops.tanh(np.array([1])), TypeError, "tanh: x must be floating point numbers", "int64"),
 }
 
 
-@pytest.mark.parametrize("call, kind, parts", [(call, kind, parts) for call, kind, *parts in MISTAKES.values()], ids=MISTAKES)
-def test_a_mistake_is_one_sentence_that_names_the_op_the_argument_and_the_remedy(call, kind, parts):
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_sentence_that_names_the_op_the_argument_and_the_remedy(mistake):
+    call, kind, *parts = mistake
     for _ in range(2):                                                       # what was refused once is refused again
         assert len(refused(kind, call, *parts)) < 200
 
@@ -121,7 +124,22 @@ def test_what_a_shape_line_refuses(line, shapes, message):
     refused(ValueError, lambda: check(line, *shapes), message)
 
 
-@pytest.mark.parametrize("line", ["x (B", "x [B]", "x (B; D)", "x (B, 3)", "x (B, ...)", "x (B, D-1)", "(B, D) -> y"])
+def test_a_shape_line_asks_for_floats_unless_it_says_otherwise():
+    line = ShapeLine("x (B), ids:int (B), mask?:bool ~(B), *xs:any (B) -> y")
+    names = ["x", "ids", "mask", "xs[0]", "xs[1]"]
+    floats, ints, bools = (np.dtype(name) for name in ("float16", "uint8", "bool"))
+    line.check("f", names, [(2,), (2,), (1,), (2,), (2,)])
+    line.check_kinds("f", names, [floats, ints, bools, floats, bools])
+    line.check_kinds("f", names, [None, None, None, None])                   # numbers, and arguments that were left out
+    for wrong, says in (([ints], "f: x must be floating point numbers, but has dtype uint8"),
+                        ([floats, bools], "f: ids must be integers"),
+                        ([floats, ints, ints], "f: mask must be booleans")):
+        refused(TypeError, lambda wrong=wrong: line.check_kinds("f", names, wrong), says, "convert it")
+
+
+@pytest.mark.parametrize("line", [
+    "x (B", "x:str (B)", "x [B]", "x (B; D)", "x (B, 3)", "x (B, ...)", "x (B, D-1)", "(B) -> y",
+])
 def test_a_line_that_is_no_shape_line_is_refused_when_the_op_is_made(line):
     refused(ValueError, lambda: mx.op(line)(lambda x: (x, lambda dy: dy)), "shape line: cannot read", "write")
 
@@ -192,7 +210,7 @@ WRONG = {
     "None": (lambda dy: (None, dy), "x must have its shape (2, 3) and float64, but the backward returned None"),
     "shape": (lambda dy: (dy, dy[0]), "y must have its shape (2, 3) and float64", "returned shape (3,), float64"),
     "dtype": (lambda dy: (dy, dy.astype("float32")), "y must have", "returned shape (2, 3), float32"),
-    "device": (lambda dy: (dy, STRICT.array.astype("float64")), "y must have", "returned shape (2, 3), float64 on strict"),
+    "device": (lambda dy: (dy, STRICT.array.copy()), "y must have", "returned shape (2, 3), float64 on strict"),
     "number": (lambda dy: (1.0, dy), "x must have", "returned a float"),
     "Tensor": (lambda dy: (dy, mx.tensor(dy)), "y must have", "returned a Tensor"),
     "one": (lambda dy: dy, "returned 1 gradients for 2 arguments; return one per positional argument"),
@@ -216,7 +234,7 @@ def test_a_mistake_in_a_backward_names_op_and_argument(wrong):
 
 def test_importing_minitx_loads_nothing_that_takes_long():
     code = "import sys, numpy; before = set(sys.modules); import minitx; print(*set(sys.modules) - before)"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=True, capture_output=True,
-                            text=True).stdout.split()
+    root = Path(__file__).parent.parent
+    loaded = subprocess.check_output([sys.executable, "-c", code], cwd=root, text=True).split()
     assert "minitx.tape" in loaded
     assert {"tqdm", "matplotlib", "cupy", "torch", "numpy.random"} & set(loaded) == set()

@@ -13,7 +13,7 @@ from .common import every_device, leaf, refused
 rng = np.random.default_rng(0)
 OPTIMIZERS = {
     "SGD": lambda p: SGD(p, 0.1),
-    "momentum": lambda p: SGD(p, 0.05, momentum=0.9, weight_decay=0.01),
+    "momentum": lambda p: SGD(p, 0.05, momentum=0.9),
     "Adam": lambda p: Adam(p, 0.1, weight_decay=0.01),
     "AdamW": lambda p: AdamW(p, 0.1),
 }
@@ -78,12 +78,23 @@ def test_adam_equals_a_plain_loop(kind, decay):
 def test_every_optimizer_reaches_the_minimum_of_a_quadratic(make, device):
     w, curvature = leaf([3, -2], device=device), mx.tensor(np.array([1.0, 5.0]), device=device)
     optimizer = make([w])
-    for step in range(300):
+    for step in range(400):
         optimizer.zero_grad()
         (w * w * curvature).sum().backward()
-        optimizer.lr = 0.1 * 0.98**step
+        optimizer.lr = 0.1 * 0.99**step
         optimizer.step()
-    assert abs(w.array).max() < 1e-2 and optimizer.steps == 300
+    assert abs(w.array).max() < 0.01 and optimizer.steps == 400
+
+
+def test_adam_crosses_a_plain_so_flat_that_gradient_descent_stands_still():
+    slow, fast = leaf([3]), leaf([3])
+    optimizers = SGD([slow], 0.1), Adam([fast], 0.1)
+    for step in range(400):
+        for w, optimizer in zip((slow, fast), optimizers):
+            w.grad = 2e-5 * w.array                                          # of 1e-5 w²
+            optimizer.lr = 0.1 * 0.99**step
+            optimizer.step()
+    assert slow.item() > 2.999 and abs(fast.item()) < 0.01
 
 
 @every_optimizer
@@ -110,13 +121,23 @@ def test_a_parameter_without_a_gradient_stays_and_gradients_are_not_touched(make
     p, still, constant = with_grad([1, 2], [3, 4]), leaf([5]), mx.tensor([6.0])
     optimizer = make([p, still, constant])
     optimizer.step()
-    first = p.numpy()
-    assert still.array.tolist() == [5] and p.grad.tolist() == [3, 4] and not np.array_equal(first, [1, 2])
-    p.grad[:] = 0                                                            # the user's array: no moment lives in it
-    optimizer.step()
-    assert isinstance(optimizer, SGD) and not optimizer.momentum or abs(p.array - first).min() > 0.1
+    assert still.array.tolist() == [5] and constant.array.tolist() == [6]
+    assert p.grad.tolist() == [3, 4] and not np.array_equal(p.array, [1, 2])
     optimizer.zero_grad()
     assert p.grad is None
+
+
+@every_optimizer
+def test_no_moment_lives_in_the_gradient_of_the_user(make):
+    ends = []
+    for forget in (lambda p: p.grad.fill(0), lambda p: setattr(p, "grad", np.zeros(2))):
+        p = with_grad([1, 2], [3, 4])
+        optimizer = make([p])
+        optimizer.step()
+        forget(p)
+        optimizer.step()
+        ends.append(p.numpy())
+    assert np.array_equal(*ends)
 
 
 def test_a_step_between_forward_and_backward_is_noticed():
@@ -138,12 +159,13 @@ def test_optimizers_refuse_what_makes_no_sense():
 @every_device
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_clipping_keeps_the_direction_and_returns_the_norm_before(dtype, device):
-    a, b, c = with_grad([0, 0], [3, 0], dtype, device), with_grad([0, 0], [0, 4], dtype, device), leaf([1], dtype, device)
-    given = a.grad
+    a, b = (with_grad([0, 0], grad, dtype, device) for grad in ([3, 0], [0, 4]))
+    c, given = leaf([1], dtype, device), a.grad
     assert clip_grad_norm([a, b, c], 1) == 5
     tolerance = 1e-3 if dtype == "float16" else 1e-7
     np.testing.assert_allclose(a.grad.tolist() + b.grad.tolist(), [0.6, 0, 0, 0.8], rtol=tolerance)
-    assert a.grad.dtype == dtype and c.grad is None and given.tolist() == [3, 0], "the array that was there is not written to"
+    assert a.grad.dtype == dtype and c.grad is None
+    assert given.tolist() == [3, 0], "the array that was there is not written to"
 
 
 @pytest.mark.parametrize("limit", [5, 5.1, math.inf])
@@ -151,12 +173,12 @@ def test_short_gradients_stay_bit_for_bit(limit):
     a, b = with_grad([0, 0], [3, 0]), with_grad([0, 0], [0, 4])
     grads = a.grad, b.grad
     assert clip_grad_norm([a, b], limit) == 5
-    assert (a.grad, b.grad) == grads or (a.grad is grads[0] and b.grad is grads[1])
+    assert a.grad is grads[0] and b.grad is grads[1]
 
 
 @pytest.mark.parametrize("limit", [0, -1, math.nan])
 def test_a_limit_that_is_none_is_refused(limit):
-    refused(ValueError, lambda: clip_grad_norm([leaf([1])], limit), "clip_grad_norm: max_norm must be above 0", str(limit))
+    refused(ValueError, lambda: clip_grad_norm([leaf([1])], limit), "max_norm must be above 0", f"got {limit}")
 
 
 @every_device
@@ -167,7 +189,7 @@ def test_a_gradient_that_is_not_finite_is_refused_and_named_and_nothing_changes(
     named = {"head.W": good, "body.U": ill}
     refused(FloatingPointError, lambda: clip_grad_norm(named, limit),
             "clip_grad_norm: the gradient of body.U is not finite, and nothing was changed", "lower the learning rate")
-    refused(FloatingPointError, lambda: clip_grad_norm(named.values(), limit), "the gradient of parameter 1 is not finite")
+    refused(FloatingPointError, lambda: clip_grad_norm(named.values(), limit), "the gradient of parameter 1 is")
     assert good.array.tolist() == [1, 2] and good.grad.tolist() == [3, 4] and ill.grad[1] == 0
 
 
@@ -199,4 +221,4 @@ def test_a_schedule_learns_from_the_first_step_and_never_passes_its_peak_or_come
 
 @pytest.mark.parametrize("warmup", [-1, 11])
 def test_a_warm_up_longer_than_all_is_refused(warmup):
-    refused(ValueError, lambda: warmup_cosine(1, total=10, warmup=warmup), "from 0 to total = 10 steps", f"got {warmup}")
+    refused(ValueError, lambda: warmup_cosine(1, total=10, warmup=warmup), "from 0 to total = 10", f"got {warmup}")

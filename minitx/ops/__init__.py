@@ -1,23 +1,31 @@
 """All mathematics of minitx: every op with its backward, by hand.
 
-Read in this order: softmax, linear, basic, shaping, activations, norm, embedding, dropout, recurrent, sequences, attention.
+Read in this order: softmax, linear, basic, shaping, indexing, activations, norm, embedding, dropout, recurrent, sequences,
+attention; and powers, extremes, reductions, losses when you need them.
 """
 
 from . import methods  # gives Tensor its operators
-from .activations import gelu, relu, sigmoid, tanh
+from .activations import gelu, relu, sigmoid, silu, softplus, tanh
 from .attention import attention
-from .basic import add, div, exp, matmul, mean, mul, neg, sub, sum
+from .basic import add, div, matmul, mean, mul, neg, sub, sum
 from .dropout import dropout
 from .embedding import embedding
+from .extremes import clip, max, maximum, min, minimum, where
+from .indexing import gather, getitem, take
 from .linear import linear
-from .norm import layer_norm
+from .losses import binary_cross_entropy, kl_divergence, mse
+from .norm import layer_norm, rms_norm
+from .powers import abs, exp, log, power, sqrt
 from .recurrent import lstm_cell, rnn_cell, unroll
+from .reductions import cumsum, logsumexp, norm, prod, var
 from .sequences import lstm, rnn
-from .shaping import concatenate, getitem, reshape, split, stack, transpose, unstack
+from .shaping import concatenate, pad, reshape, split, stack, transpose, unstack
 from .softmax import cross_entropy, log_softmax, softmax
 
 __all__ = [
-    "add", "attention", "concatenate", "cross_entropy", "div", "dropout", "embedding", "exp", "gelu", "getitem", "layer_norm",
-    "linear", "log_softmax", "lstm", "lstm_cell", "matmul", "mean", "methods", "mul", "neg", "relu", "reshape", "rnn",
-    "rnn_cell", "sigmoid", "softmax", "split", "stack", "sub", "sum", "tanh", "transpose", "unroll", "unstack",
+    "abs", "add", "attention", "binary_cross_entropy", "clip", "concatenate", "cross_entropy", "cumsum", "div", "dropout",
+    "embedding", "exp", "gather", "gelu", "getitem", "kl_divergence", "layer_norm", "linear", "log", "log_softmax", "logsumexp",
+    "lstm", "lstm_cell", "matmul", "max", "maximum", "mean", "methods", "min", "minimum", "mse", "mul", "neg", "norm", "pad",
+    "power", "prod", "relu", "reshape", "rms_norm", "rnn", "rnn_cell", "sigmoid", "silu", "softmax", "softplus", "split",
+    "sqrt", "stack", "sub", "sum", "take", "tanh", "transpose", "unroll", "unstack", "var", "where",
 ]

@@ -46,6 +46,27 @@ def relu(x):
 
 
 @op("x (...) -> y (...)")
+def softplus(x):
+    """A smooth relu: y = log(1 + exp(x)); dx = dy σ(x), and σ(x) = 1 - exp(-y). Keeps y.
+
+    Stable  logaddexp takes the larger of x and 0 out first, and expm1 keeps the digits of a slope near 0
+    """
+    xp = array_module(x)
+    y = xp.logaddexp(x, 0)
+    return y, lambda dy: dy * -xp.expm1(-y)
+
+
+@op("x (...) -> y (...)")
+def silu(x):
+    """x times its own sigmoid, s = σ(x): y = x s; dx = dy s (1 + x (1 - s)). Keeps x and s.
+
+    Source  Hendrycks & Gimpel 2016, arXiv 1606.08415; as swish: Ramachandran et al. 2017, arXiv 1710.05941
+    """
+    s, _ = sigmoid.vjp(x)
+    return x * s, lambda dy: dy * (s * (1 + x * (1 - s)))
+
+
+@op("x (...) -> y (...)")
 def gelu(x, *, approximate="tanh"):
     """A smooth relu: y = x p, where p is the probability that a standard normal number is below x.
 

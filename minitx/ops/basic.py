@@ -8,7 +8,7 @@ Read next: `shaping.py`, ops that only move numbers.
 
 import math
 
-from ..backend import array_module, is_array, total
+from ..backend import array_module, is_array, narrow, total, wide
 from ..op import op
 
 
@@ -98,17 +98,6 @@ def neg(x):
     return -x, lambda dy: -dy
 
 
-@op("x (...) -> y (...)")
-def exp(x):
-    """y = exp(x); dx = dy y: the function that is its own slope. Keeps y."""
-    y = array_module(x).exp(x)
-
-    def backward(dy):
-        return dy * y
-
-    return y, backward
-
-
 def inner_axes(x, y):
     """x (..., M, K), y (..., K, N): the last axis of x meets the last but one of y; a vector is x (K) or y (K)"""
     if not x or not y:
@@ -143,6 +132,11 @@ def matmul(x, y):
     return z, backward
 
 
+def axes_of(x, axis):
+    """The axes of a reduction, as a tuple: `axis` is one of them, several, or None for all."""
+    return tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+
+
 @op()
 def sum(x, *, axis=None, keepdims=False):
     """Add up along `axis` (one, several, or all): y = Σ x. Every summand gets the whole gradient: dx = dy, repeated."""
@@ -159,11 +153,10 @@ def sum(x, *, axis=None, keepdims=False):
 @op()
 def mean(x, *, axis=None, keepdims=False):
     """The average along `axis` (one, several, or all): y = Σ x / n. Every summand gets its share: dx = dy / n, repeated."""
-    kept = total(x, axis, keepdims=True)
-    n = math.prod(a for a, b in zip(x.shape, kept.shape, strict=True) if a != b)
+    n = math.prod(x.shape[a] for a in axes_of(x, axis))
     if n == 0:
         raise ValueError(f"the mean along axis {axis} of an array of shape {x.shape} has nothing to average")
-    kept = kept / n
+    kept = narrow(x.sum(axis, dtype=wide(x), keepdims=True) / n, x)
     y = kept if keepdims else kept.squeeze(axis)
     shape, kept_shape, xp = x.shape, kept.shape, array_module(x)
 

@@ -38,3 +38,33 @@ def layer_norm(x, gamma, beta, *, eps=1e-5):
         return dx.astype(dtype, copy=False), dgamma.astype(dtype, copy=False), dbeta.astype(dtype, copy=False)
 
     return y.astype(dtype, copy=False), backward
+
+
+@op("x (..., D), gamma (D) -> y (..., D)")
+def rms_norm(x, gamma, *, eps=1e-6):
+    """Give every row a root mean square of 1, then a learned scale: layer norm without the mean.
+
+        rstd = 1 / √(mean(x²) + eps)                                (1)
+        xhat = x rstd                                               (2)
+        y    = gamma xhat                                           (3)
+
+    Going back, a row can still not lose its length: dx is what is left of dxhat without its part along xhat:
+
+        dx = rstd (dxhat - xhat mean(dxhat xhat)),    dxhat = dy gamma
+
+    Keeps xhat, rstd and gamma.
+
+    Source  Zhang & Sennrich 2019, arXiv 1910.07467
+    """
+    xp, dtype, leading = array_module(x), x.dtype, tuple(range(x.ndim - 1))
+    rows = x.astype(wide(x), copy=False)
+    rstd = 1 / xp.sqrt((rows * rows).mean(-1, keepdims=True) + eps)                          # 1
+    xhat = rows * rstd                                                                       # 2
+    y = gamma * xhat                                                                         # 3
+
+    def backward(dy):
+        dgamma, dxhat = (dy * xhat).sum(leading), dy * gamma                                 # 3
+        dx = rstd * (dxhat - xhat * (dxhat * xhat).mean(-1, keepdims=True))                  # 2, 1
+        return dx.astype(dtype, copy=False), dgamma.astype(dtype, copy=False)
+
+    return y.astype(dtype, copy=False), backward

@@ -1,14 +1,14 @@
 """Ops that move numbers without changing them. The backward of each is the same move the other way round.
 
-Where a number goes to one place, its gradient comes back from that place; where it goes nowhere (an element that an index
-left out), the gradient is zero; where it goes to several places (an index that names it twice), the gradients are summed.
+Where a number goes to one place, its gradient comes back from that place. Where it goes to several places or to none, see
+`indexing.py`.
 
-Read next: `activations.py`.
+Read next: `indexing.py`.
 """
 
 import itertools
 
-from ..backend import array_module, is_array
+from ..backend import array_module
 from ..op import op
 
 
@@ -22,31 +22,26 @@ def reshape(x, *, shape):
 @op()
 def transpose(x, *, axes=None):
     """Axis `axes[i]` of x becomes axis i of y; without `axes` their order is reversed. Backward sorts them again."""
-    axes = tuple(reversed(range(x.ndim))) if axes is None else tuple(a % x.ndim for a in axes)
-    back = sorted(range(len(axes)), key=axes.__getitem__)
-    return x.transpose(axes), lambda dy: dy.transpose(back)
+    y = x.transpose(axes)
+    places = list(range(x.ndim))[::-1] if axes is None else [a % x.ndim for a in axes]
+    back = sorted(range(x.ndim), key=places.__getitem__)
+    return y, lambda dy: dy.transpose(back)
 
 
 @op()
-def getitem(x, *, index):
-    """y = x[index], for every index that NumPy knows: numbers, slices, None, ..., integer and boolean arrays.
+def pad(x, *, widths, value=0.0):
+    """`value` around x. `widths` is a pair (before, after) for every axis, one pair for all, or one number for all sides.
 
-    dx is zero but for dx[index] = dy. An integer array may name an element twice: then it gets the sum.
+    Backward cuts the edge off again.
     """
-    parts = index if isinstance(index, tuple) else (index,)
-    xp, shape = array_module(x), x.shape
-    integers = any((is_array(i) and i.dtype.kind in "iu") or isinstance(i, list) for i in parts)
-    y = x[index]
-
-    def backward(dy):
-        dx = xp.zeros(shape, dy.dtype)
-        if integers:
-            xp.add.at(dx, index, dy)
-        else:
-            dx[index] = dy
-        return dx
-
-    return y, backward
+    if isinstance(widths, int):
+        widths = (widths, widths)
+    if all(isinstance(width, int) for width in widths):
+        widths = (widths,) * x.ndim
+    if len(widths) != x.ndim or any(len(pair) != 2 or min(pair) < 0 for pair in widths):
+        raise ValueError(f"widths must be a pair (before, after) of lengths for each of {x.ndim} axes, got {widths}")
+    inside = tuple(slice(before, before + n) for (before, _), n in zip(widths, x.shape, strict=True))
+    return array_module(x).pad(x, widths, constant_values=value), lambda dy: dy[inside]
 
 
 def check_joinable(xs):

@@ -60,12 +60,16 @@ def log_softmax(x, *, axis=-1):
 
 def shifted_exp(x, axis):
     """exp(x - max x) along `axis`, and x - max x. Where all scores are -inf the shift is 0, and exp gives zeros."""
-    xp = array_module(x)
-    if x.shape[axis] == 0:
-        return x.copy(), x.copy()
-    top = x.max(axis, keepdims=True)
-    shifted = x - xp.where(xp.isfinite(top), top, 0)
-    return xp.exp(shifted), shifted
+    shifted = x - peak(x, axis)
+    return array_module(x).exp(shifted), shifted
+
+
+def peak(x, axis):
+    """The largest number along `axis`, to be taken out before exp; 0 where it is infinite or there is none."""
+    if x.size == 0:
+        return 0
+    xp, top = array_module(x), x.max(axis, keepdims=True)
+    return xp.where(xp.isfinite(top), top, 0)
 
 
 @op("logits (..., V), targets:int (...) -> loss")

@@ -1,0 +1,73 @@
+"""Ops that pick numbers by their place.
+
+Going back, the gradient of a number returns from where it went. A number that nobody picked gets zero, one that was picked
+twice gets the sum of both.
+
+Read next: `activations.py`.
+"""
+
+from ..backend import array_module, is_array, wide
+from ..op import op
+from .softmax import check_ids
+
+
+def put_back(dy, index, shape):
+    """Zeros of this shape with dy added up at `index`, whose integers may name a place more than once."""
+    xp = array_module(dy)
+    dx = xp.zeros(shape, wide(dy))
+    xp.add.at(dx, index, dy.astype(dx.dtype, copy=False))
+    return dx.astype(dy.dtype, copy=False)
+
+
+@op()
+def getitem(x, *, index):
+    """y = x[index], for every index that NumPy knows: numbers, slices, None, ..., integer and boolean arrays.
+
+    dx is zero but for dx[index] = dy. An integer array may name an element twice: then it gets the sum.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    xp, shape = array_module(x), x.shape
+    integers = any((is_array(i) and i.dtype.kind in "iu") or isinstance(i, list) for i in parts)
+    y = x[index]
+
+    def backward(dy):
+        if integers:
+            return put_back(dy, index, shape)
+        dx = xp.zeros(shape, dy.dtype)
+        dx[index] = dy
+        return dx
+
+    return y, backward
+
+
+@op()
+def take(x, ids, *, axis=0):
+    """Slices of x by number: y is x with the axes of `ids` in place of `axis`. Keeps the ids.
+
+    `embedding` is this for the rows of a table. A slice that was taken twice gets the sum of both gradients.
+    """
+    check_numbers(ids, x.shape[axis])
+    shape, index = x.shape, (slice(None),) * (axis % x.ndim) + (ids,)
+    return x[index], lambda dy: (put_back(dy, index, shape), None)
+
+
+@op()
+def gather(x, ids, *, axis=-1):
+    """One number for every id, along `axis`: y_ij = x_i,ids_ij where that is the last of two. Keeps the ids.
+
+    `ids` has the axes of x, and their lengths but for `axis`. Cross-entropy picks its targets this way.
+    """
+    check_numbers(ids, x.shape[axis])
+    xp, shape, axis = array_module(x), x.shape, axis % x.ndim
+    if ids.shape != shape[:axis] + ids.shape[axis:axis + 1] + shape[axis + 1:]:
+        raise ValueError(f"ids must have the lengths {shape} of x along all axes but {axis}, got {ids.shape}; "
+                         f"take picks whole slices")
+    numbers = xp.ix_(*[xp.arange(n) for n in ids.shape])                     # of every axis, and they broadcast
+    index = (*numbers[:axis], ids, *numbers[axis + 1:])
+    return x[index], lambda dy: (put_back(dy, index, shape), None)
+
+
+def check_numbers(ids, size):
+    if not is_array(ids) or ids.dtype.kind not in "iu":
+        raise TypeError(f"ids must be an array of integers, got {getattr(ids, 'dtype', type(ids).__name__)}")
+    check_ids(ids, size, "ids")
