@@ -167,7 +167,7 @@ def verdict(rates: dict[str, np.ndarray], control_error: float) -> list[str]:
 
 # --- the run
 
-@threadpool_limits.wrap(limits=1)          # the products are small: a second thread gains little, and on a busy machine it waits
+@threadpool_limits.wrap(limits=1)     # the products are small: a second thread gains little, and on a busy machine it waits
 def main() -> None:
     args = arguments()
     start = time.perf_counter()

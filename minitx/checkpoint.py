@@ -88,8 +88,8 @@ def load_run(path: str | os.PathLike[str], model: Module, optimizer: Optimizer) 
     backend.stream().bit_generator.state = about["random"]
     remarks = []
     if about["threads"] != threads():
-        remarks.append(f"the first part ran with {about['threads']} BLAS threads, this one has {threads()}: sums are rounded in "
-                       f"another order, so the rest will agree only nearly")
+        remarks.append(f"the first part ran with {about['threads']} BLAS threads, this one has {threads()}: sums are rounded "
+                       f"in another order, so the rest will agree only nearly")
     return about["progress"], remarks
 
 

@@ -2,10 +2,11 @@
 
     "x (..., D), W (D, 4H), b? (4H) -> y (..., 4H)"
 
-A name with the axes of its array, floating point numbers unless it says `ids:int`, `mask:bool` or `x:any`. Equal letters are equal lengths, `4H` is four times H, `...` is any number of leading axes
+A name with the axes of its array. Equal letters are equal lengths, `4H` is four times H, `...` is any number of leading axes
 (the same ones everywhere), `b?` may be left out, `*xs` stands for any number of arrays, and `~(B, T)` for an array that
-broadcasts to those axes; a bare output name says nothing about its shape. Ops that follow other rules (reshape, broadcasting
-arithmetic) give a function of shapes instead.
+broadcasts to those axes; a bare output name says nothing about its shape. Arrays hold floating point numbers, unless the line
+says `ids:int`, `mask:bool` or `x:any`. Ops that follow other rules (reshape, broadcasting arithmetic) give a function of
+shapes instead.
 """
 
 from __future__ import annotations

@@ -11,12 +11,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
+from . import backend
 from .backend import Array, array_module, wide
 from .tensor import Tensor
 
 
 class Optimizer:
-    """Base: the parameters, the learning rate `lr` (set it before each step to follow a schedule), the number of steps."""
+    """Base: the parameters, the learning rate `lr` (set it before each step to follow a schedule)."""
+
+    moments: tuple[str, ...] = ()       # the attributes {parameter number: array} that make up the optimiser's memory
 
     def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
@@ -24,7 +29,8 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__}: no parameters that require a gradient; pass model.parameters()")
         if lr < 0:
             raise ValueError(f"{type(self).__name__}: the learning rate must not be negative, got lr = {lr}")
-        self.lr, self.steps = lr, 0
+        self.lr = lr
+        self.counts = np.zeros(len(self.parameters), "int64")   # how often each was moved: one may get its first gradient late
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -33,18 +39,54 @@ class Optimizer:
 
     def step(self) -> None:
         """Move every parameter that has a gradient."""
-        self.steps += 1
         for i, p in enumerate(self.parameters):
             if p.grad is not None:
+                self.counts[i] += 1
                 p.assign_(self.moved(i, p.array, p.grad).astype(p.dtype, copy=False))
 
     def moved(self, i: int, w: Array, g: Array) -> Array:
         """The new value of parameter i, from its value and its gradient."""
         raise NotImplementedError
 
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """What the optimiser remembers, as arrays on the host: the counts and the moments, by parameter number."""
+        state = {"counts": self.counts.copy()}
+        for name in self.moments:
+            state |= {f"{name}.{i}": np.array(backend.to_host(m)) for i, m in getattr(self, name).items()}
+        return state
+
+    def check_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Raise ValueError unless `load_state_dict` can take this state."""
+        if len(state.get("counts", ())) != len(self.parameters):
+            raise ValueError(f"{type(self).__name__}: the saved state is not of {len(self.parameters)} parameters; "
+                             f"resume with the model of the saved run")
+        for key, array in state.items():
+            name, _, i = key.partition(".")
+            if key == "counts":
+                continue
+            if name not in self.moments or not i.isdigit() or int(i) >= len(self.parameters):
+                raise ValueError(f"{type(self).__name__}: the saved state has {key!r}, which this optimiser lacks; "
+                                 f"resume with the optimiser and the model of the saved run")
+            if array.shape != self.parameters[int(i)].shape:
+                raise ValueError(f"{type(self).__name__}: the saved {key} has shape {array.shape}, the parameter has "
+                                 f"{self.parameters[int(i)].shape}; resume with the model of the saved run")
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Remember what another optimiser of this kind did. Nothing is changed unless all of it fits."""
+        self.check_state_dict(state)
+        self.counts = state["counts"].copy()
+        for name in self.moments:
+            setattr(self, name, {})
+        for key, array in state.items():
+            name, _, i = key.partition(".")
+            if i:
+                getattr(self, name)[int(i)] = backend.to_device(array.copy(), self.parameters[int(i)].device)
+
 
 class SGD(Optimizer):
     """Gradient descent with momentum: m = momentum m + g, w -= lr m. `weight_decay` λ adds λ w to g."""
+
+    moments = ("m",)
 
     def __init__(self, parameters: Iterable[Tensor], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         super().__init__(parameters, lr)
@@ -70,6 +112,7 @@ class Adam(Optimizer):
     Source  Kingma & Ba 2014, arXiv 1412.6980
     """
 
+    moments = ("m", "v")
     decoupled = False
 
     def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),
@@ -91,10 +134,11 @@ class Adam(Optimizer):
         m += (1 - b1) * g
         v *= b2
         v += (1 - b2) * (g * g)
-        size = xp.sqrt(v / (1 - b2 ** self.steps))
+        t = int(self.counts[i])
+        size = xp.sqrt(v / (1 - b2 ** t))
         size += self.eps
         step = m / size
-        step *= self.lr / (1 - b1 ** self.steps)
+        step *= self.lr / (1 - b1 ** t)
         if self.weight_decay and self.decoupled:
             return w * (1 - self.lr * self.weight_decay) - step
         return w - step

@@ -1,27 +1,29 @@
-"""The training loop, with a progress bar that stays readable in a log file, and the evaluation.
+"""The training loop and the evaluation.
 
-    forward → loss → backward → clip → step, again and again; everything else here is telling how it goes.
+    forward → loss → backward → clip → step, again and again; everything else here is about telling how it goes, and about
+    stopping well: at a number that is not finite, at Ctrl-C, at a kill.
 
-Read next: `examples/train_language_model.py`.
+Read next: `checkpoint.py`, then `examples/train_language_model.py`.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
-
-from tqdm import tqdm
 
 from .backend import to_device
 from .models import LanguageModel
 from .optim import Optimizer, clip_grad_norm
-from .tensor import no_grad
+from .progress import Progress
+from .tensor import Tensor, no_grad
 
 NATS_PER_BIT = math.log(2)
+PADDING = -100          # the target that cross-entropy ignores
+Batch = tuple[Any, Any]
 
 
 @dataclass
@@ -31,6 +33,7 @@ class History:
     loss: list[float] = field(default_factory=list)             # nats per symbol, of the batch before the step
     grad_norm: list[float] = field(default_factory=list)        # before clipping
     lr: list[float] = field(default_factory=list)
+    events: list[tuple[int, str]] = field(default_factory=list)  # (step, what was not finite), with on_nonfinite="record"
     symbols: int = 0                                            # predicted so far
     seconds: float = 0.0
 
@@ -45,46 +48,88 @@ class History:
         return sum(recent) / len(recent)
 
 
-def train(model: LanguageModel, batches: Iterable[tuple[Any, Any]], optimizer: Optimizer, *, steps: int,
-          schedule: Callable[[int], float] | None = None, clip: float | None = 1.0, title: str = "train") -> History:
-    """Train a language model for `steps` batches `(ids, targets)`, both (B, T).
+def train(model: LanguageModel, batches: Iterable[Batch], optimizer: Optimizer, *, steps: int,
+          schedule: Callable[[int], float] | None = None, clip: float | None = 1.0, accumulate: int = 1,
+          on_nonfinite: str = "stop", history: History | None = None,
+          after_step: Callable[[History], bool | None] | None = None, title: str = "train") -> History:
+    """Train a language model until `steps` steps are done, on batches `(ids, targets)`, both (B, T).
 
     Args:
         schedule: the learning rate of each step, from 0 on; without it the optimiser's own.
         clip: the largest length of the gradient; None measures it and lets it be.
+        accumulate: how many batches make one step. Their gradients are weighted by their number of symbols, so the step is that
+            of one large batch.
+        on_nonfinite: "stop" raises FloatingPointError naming step, parameter and remedy; "record" leaves the parameters as they
+            are, notes the event in the history and goes on, for experiments that mean to blow up.
+        history: of the steps that are done already, when a run is resumed; `batches` then start after those.
+        after_step: called with the history after every step; when it returns True, training ends there.
 
-    Returns what was measured. Raises FloatingPointError when the loss or a gradient is not finite, naming the step.
+    Returns what was measured.
     """
+    if on_nonfinite not in ("stop", "record"):
+        raise ValueError(f"train: on_nonfinite must be 'stop' or 'record', got {on_nonfinite!r}")
     model.train()
-    named, device = dict(model.named_parameters()), model.parameters()[0].device
-    history, bar = History(), Progress(steps, title)
-    start = time.perf_counter()
-    for step, (ids, targets) in zip(range(steps), batches, strict=False):
-        if schedule:
-            optimizer.lr = schedule(step)
-        optimizer.zero_grad()
-        loss = model.loss(to_device(ids, device), to_device(targets, device))
-        value = float(loss)
-        if not math.isfinite(value):
-            raise FloatingPointError(f"train: the loss of step {step} is {value}, and nothing was changed by this step; "
-                                     f"lower the learning rate (it was {optimizer.lr:g}) or clip the gradient")
-        loss.backward()
-        try:
-            norm = clip_grad_norm(named, math.inf if clip is None else clip)
-        except FloatingPointError as error:
-            raise FloatingPointError(f"train: step {step}: {error}") from None
-        optimizer.step()
-
-        history.loss.append(value)
-        history.grad_norm.append(norm)
-        history.lr.append(optimizer.lr)
-        history.symbols += targets.size
-        history.seconds = time.perf_counter() - start
-        bar.update(history)
-    bar.close()
+    named = dict(model.named_parameters())
+    history = history or History()
+    done, start = len(history.loss), time.perf_counter() - history.seconds
+    groups = islice(_groups(batches, accumulate), steps - done)
+    with Progress(steps, title, done) as bar:
+        for step, group in enumerate(groups, done):
+            if schedule:
+                optimizer.lr = schedule(step)
+            loss, norm, trouble = _step(model, named, group, optimizer, math.inf if clip is None else clip)
+            if trouble and on_nonfinite == "stop":
+                raise FloatingPointError(f"train: step {step}: {trouble}, and nothing was changed by this step; lower the "
+                                         f"learning rate (it was {optimizer.lr:g}) or clip the gradient")
+            if trouble:
+                history.events.append((step, trouble))
+            history.loss.append(loss)
+            history.grad_norm.append(norm)
+            history.lr.append(optimizer.lr)
+            history.symbols += sum(counted(targets) for _, targets in group)
+            history.seconds = time.perf_counter() - start
+            bar.update(history)
+            if after_step and after_step(history):
+                return history
     if len(history.loss) < steps:
-        raise ValueError(f"train: the batches ended after {len(history.loss)} of {steps} steps; give one for every step")
+        raise ValueError(f"train: the batches ended after {len(history.loss)} of {steps} steps; "
+                         f"give {accumulate} for every step")
     return history
+
+
+def _groups(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
+    """Lists of `size` batches; the last may be shorter."""
+    if size < 1:
+        raise ValueError(f"train: accumulate must be 1 or more, got {size}")
+    iterator = iter(batches)
+    while group := list(islice(iterator, size)):
+        yield group
+
+
+def _step(model: LanguageModel, named: dict[str, Tensor], group: list[Batch], optimizer: Optimizer,
+          clip: float) -> tuple[float, float, str | None]:
+    """One step on a group of batches: the loss, the length of the gradient, and what was not finite (then nothing moves)."""
+    device = next(iter(named.values())).device
+    optimizer.zero_grad()
+    symbols, value = sum(counted(targets) for _, targets in group), 0.0
+    for ids, targets in group:
+        share = counted(targets) / max(symbols, 1)
+        loss = model.loss(to_device(ids, device), to_device(targets, device))
+        value += float(loss) * share
+        if not math.isfinite(value):
+            return value, math.nan, f"the loss is {value}"
+        loss.backward(share)
+    try:
+        norm = clip_grad_norm(named, clip)
+    except FloatingPointError as error:
+        return value, math.inf, str(error).split(", and")[0]
+    optimizer.step()
+    return value, norm, None
+
+
+def counted(targets: Any) -> int:
+    """How many of the targets are symbols to predict; the others are padding."""
+    return int((targets != PADDING).sum())
 
 
 @no_grad()
@@ -95,32 +140,10 @@ def evaluate(model: LanguageModel, batches: Iterable[tuple[Any, Any]]) -> float:
     nats, symbols = 0.0, 0
     try:
         for ids, targets in batches:
-            nats += float(model.loss(to_device(ids, device), to_device(targets, device))) * targets.size
-            symbols += targets.size
+            nats += float(model.loss(to_device(ids, device), to_device(targets, device))) * counted(targets)
+            symbols += counted(targets)
     finally:
         model.train(was_training)
     if not symbols:
         raise ValueError("evaluate: there was no batch; give at least one")
     return nats / symbols / NATS_PER_BIT
-
-
-class Progress:
-    """A tqdm bar on a terminal; elsewhere, where a bar would fill the log, one line for every twentieth of the way."""
-
-    def __init__(self, steps: int, title: str) -> None:
-        self.steps, self.title, self.done = steps, title, 0
-        self.bar = tqdm(total=steps, desc=title, unit="step") if sys.stderr.isatty() else None
-
-    def update(self, history: History) -> None:
-        self.done += 1
-        status = (f"loss {history.loss[-1]:.3f}  {history.smooth_bits():.3f} bits/char  "
-                  f"|grad| {history.grad_norm[-1]:.2f}  {history.symbols / history.seconds:,.0f} tokens/s")
-        if self.bar is not None:
-            self.bar.set_postfix_str(status, refresh=False)
-            self.bar.update()
-        elif self.done * 20 // self.steps > (self.done - 1) * 20 // self.steps:
-            print(f"{self.title}  step {self.done}/{self.steps}  {status}", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()

@@ -93,8 +93,9 @@ def rms_norm(x, gamma, eps=1e-6):
     return along(scaled, x, -1)
 
 
-def reduced(losses: np.ndarray, reduction: str) -> np.ndarray | float:
-    return {"none": losses, "sum": math.fsum(losses.flat), "mean": math.fsum(losses.flat) / (losses.size or 1)}[reduction]
+def reduced(losses: np.ndarray, reduction: str) -> np.ndarray:
+    return np.asarray(losses if reduction == "none" else
+                      math.fsum(losses.flat) / (losses.size or 1 if reduction == "mean" else 1))
 
 
 @oracle_of("mse")

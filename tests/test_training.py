@@ -110,8 +110,8 @@ class Ill(RecurrentLM):
 
 @pytest.mark.parametrize("clip", [1.0, None])
 @pytest.mark.parametrize("value, slope, says", [
-    (math.nan, 1.0, "train: the loss of step 2 is nan"),
-    (math.inf, 1.0, "train: the loss of step 2 is inf"),
+    (math.nan, 1.0, "train: step 2: the loss is nan"),
+    (math.inf, 1.0, "train: step 2: the loss is inf"),
     (1.0, math.nan, "train: step 2: clip_grad_norm: the gradient of tokens.table is not finite"),
 ])
 def test_numbers_that_are_not_finite_stop_training_with_step_and_remedy_and_change_nothing(value, slope, says, clip):

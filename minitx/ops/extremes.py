@@ -60,7 +60,7 @@ def where(condition, x, y):
 
     Keeps the condition.
     """
-    if not is_array(condition) or condition.dtype != "bool":
+    if getattr(condition, "dtype", None) != "bool":
         raise TypeError(f"condition must be an array of booleans, got {getattr(condition, 'dtype', type(condition).__name__)}; "
                         f"compare something, as in x > 0")
     x, y, to_x, to_y = alike(x, y)

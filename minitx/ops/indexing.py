@@ -68,6 +68,7 @@ def gather(x, ids, *, axis=-1):
 
 
 def check_numbers(ids, size):
-    if not is_array(ids) or ids.dtype.kind not in "iu":
-        raise TypeError(f"ids must be an array of integers, got {getattr(ids, 'dtype', type(ids).__name__)}")
+    dtype = getattr(ids, "dtype", type(ids))
+    if getattr(dtype, "kind", None) not in ("i", "u"):
+        raise TypeError(f"ids must be an array of integers, got {dtype}")
     check_ids(ids, size, "ids")
