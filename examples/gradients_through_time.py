@@ -17,7 +17,6 @@ Claim under test: "RNN gradients explode or vanish; gates soften it; a Transform
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import time
 from pathlib import Path
@@ -30,6 +29,7 @@ import minitx as mx
 from minitx import backend
 from minitx.data import Vocabulary, load_corpus, windows
 from minitx.models import LanguageModel, RecurrentLM, TransformerLM
+from minitx.op import Observer
 from minitx.optim import Adam
 from minitx.training import train
 
@@ -68,23 +68,17 @@ def equal_width(kind: str, V: int) -> int:
 
 # --- measuring
 
-class StateGradients:
+class StateGradients(Observer):
     """An observer that adds up ‖dh‖² + ‖dc‖² of every step as backward passes it: squares[step] is one number per sequence."""
 
     def __init__(self) -> None:
         self.squares: dict[int, Any] = {}
-
-    def module(self, module: Any) -> contextlib.AbstractContextManager:
-        return contextlib.nullcontext()
 
     def watch(self, op: str) -> Any:
         def see(name: str, array: Any, step: int | None) -> None:
             if step is not None:
                 self.squares[step] = self.squares.get(step, 0) + (array * array).sum(-1)
         return see
-
-    def output(self, op: str, outputs: Any) -> None:
-        return None
 
 
 def gradients_by_distance(model: LanguageModel, ids: Any, targets: Any) -> np.ndarray:

@@ -8,13 +8,14 @@ Read the source in this order: `backend`, `tensor`, `tape`, `op`, `ops/softmax`,
 from . import models, nn, ops, optim
 from .backend import seed
 from .gradcheck import GradcheckError, gradcheck
-from .op import OPS, observe, op
+from .op import OPS, Observer, observe, op
+from .profiling import profile
 from .saved import saved
 from .tape import gradients
 from .tensor import Tensor, no_grad, tensor, zeros
 
 __version__ = "0.1.0"
 __all__ = [
-    "OPS", "GradcheckError", "Tensor", "gradcheck", "gradients", "models", "nn", "no_grad", "observe", "op", "ops", "optim",
-    "saved", "seed", "tensor", "zeros",
+    "OPS", "GradcheckError", "Observer", "Tensor", "gradcheck", "gradients", "models", "nn", "no_grad", "observe", "op", "ops",
+    "optim", "profile", "saved", "seed", "tensor", "zeros",
 ]

@@ -22,7 +22,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -35,17 +35,24 @@ from .tensor import Tensor, tracking
 OPS: dict[str, Op] = {}     # minitx's own ops by name: the list that the gradient-check contract runs over
 
 
-class Observer(Protocol):
-    """Whoever looks on. `minitx.op.observe` puts one in the slot; without one nothing here costs anything."""
+class Observer:
+    """Whoever looks on; override what you want to see. `observe` puts one in the slot; without one, nothing here costs a thing."""
 
     def module(self, module: Any) -> contextlib.AbstractContextManager:
-        """Called around the forward pass of a module."""
+        """Entered around the forward pass of a module."""
+        return contextlib.nullcontext()
 
-    def watch(self, op: str) -> Callable[[str, Array, int | None], None]:
-        """For an op whose inside is worth seeing: `watch(name, array, step)` will be called as it passes by."""
+    def watch(self, op: str) -> Callable[[str, Array, int | None], None] | None:
+        """For an op whose inside is worth seeing: what this returns is called with it, `watch(name, array, step)`."""
+        return None
+
+    def around(self, op: Op) -> Callable:
+        """What to call in place of `op.vjp`; it must return what that returns."""
+        return op.vjp
 
     def output(self, op: str, outputs: Sequence[Array]) -> Callable[[list[Array]], None] | None:
         """Called with what an op made; what it returns is called with the gradients of that on the way back."""
+        return None
 
 
 observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
@@ -100,11 +107,13 @@ class Op:
                 self._seen.clear()
             self._seen.add(signature)
 
-        onlooker = observer.get()
-        if onlooker is not None and "watch" in self.static:
-            static.setdefault("watch", onlooker.watch(self.name))
+        onlooker, vjp = observer.get(), self.vjp
+        if onlooker is not None:
+            vjp = onlooker.around(self)
+            if "watch" in self.static:
+                static.setdefault("watch", onlooker.watch(self.name))
         try:
-            out, backward = self.vjp(*arrays, **static)
+            out, backward = vjp(*arrays, **static)
         except (ValueError, IndexError, TypeError, ZeroDivisionError) as error:
             raise self._explained(error, arrays, static) from error
         many = type(out) is tuple

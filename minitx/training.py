@@ -3,7 +3,7 @@
     forward → loss → backward → clip → step, again and again; everything else here is about telling how it goes, and about
     stopping well: at a number that is not finite, at Ctrl-C, at a kill.
 
-Read next: `checkpoint.py`, then `examples/train_language_model.py`.
+Read next: `checkpoint.py` and `runs.py`, then `examples/train_language_model.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from .backend import to_device
+from .backend import expecting_overflow, to_device
 from .models import LanguageModel
 from .optim import Optimizer, clip_grad_norm
 from .progress import Progress
@@ -33,9 +33,19 @@ class History:
     loss: list[float] = field(default_factory=list)             # nats per symbol, of the batch before the step
     grad_norm: list[float] = field(default_factory=list)        # before clipping
     lr: list[float] = field(default_factory=list)
+    symbols_at: list[int] = field(default_factory=list)         # predicted by the end of each step
+    seconds_at: list[float] = field(default_factory=list)       # of training by then
     events: list[tuple[int, str]] = field(default_factory=list)  # (step, what was not finite), with on_nonfinite="record"
-    symbols: int = 0                                            # predicted so far
-    seconds: float = 0.0
+
+    @property
+    def symbols(self) -> int:
+        """How many symbols were predicted in all."""
+        return self.symbols_at[-1] if self.symbols_at else 0
+
+    @property
+    def seconds(self) -> float:
+        """How long the training took in all."""
+        return self.seconds_at[-1] if self.seconds_at else 0.0
 
     @property
     def bits(self) -> list[float]:
@@ -58,26 +68,29 @@ def train(model: LanguageModel, batches: Iterable[Batch], optimizer: Optimizer, 
         schedule: the learning rate of each step, from 0 on; without it the optimiser's own.
         clip: the largest length of the gradient; None measures it and lets it be.
         accumulate: how many batches make one step. Their gradients are weighted by their number of symbols, so the step is that
-            of one large batch.
-        on_nonfinite: "stop" raises FloatingPointError naming step, parameter and remedy; "record" leaves the parameters as they
-            are, notes the event in the history and goes on, for experiments that mean to blow up.
+            of one large batch; padding counts for nothing. When the batches end within a step, those that are left make it.
+        on_nonfinite: "stop" raises FloatingPointError naming step, parameter and remedy; "record" notes the event in the
+            history and goes on, for experiments that mean to blow up. Either way that step moves no parameter.
         history: of the steps that are done already, when a run is resumed; `batches` then start after those.
         after_step: called with the history after every step; when it returns True, training ends there.
 
     Returns what was measured.
     """
+    if accumulate < 1:
+        raise ValueError(f"train: accumulate must be 1 or more, got {accumulate}")
     if on_nonfinite not in ("stop", "record"):
         raise ValueError(f"train: on_nonfinite must be 'stop' or 'record', got {on_nonfinite!r}")
     model.train()
     named = dict(model.named_parameters())
     history = history or History()
     done, start = len(history.loss), time.perf_counter() - history.seconds
-    groups = islice(_groups(batches, accumulate), steps - done)
+    groups = islice(_groups(batches, accumulate), max(steps - done, 0))
     with Progress(steps, title, done) as bar:
         for step, group in enumerate(groups, done):
             if schedule:
                 optimizer.lr = schedule(step)
-            loss, norm, trouble = _step(model, named, group, optimizer, math.inf if clip is None else clip)
+            with expecting_overflow():      # what is not finite is found here, and told with its step
+                loss, norm, trouble = _step(model, named, group, optimizer, math.inf if clip is None else clip)
             if trouble and on_nonfinite == "stop":
                 raise FloatingPointError(f"train: step {step}: {trouble}, and nothing was changed by this step; lower the "
                                          f"learning rate (it was {optimizer.lr:g}) or clip the gradient")
@@ -86,8 +99,8 @@ def train(model: LanguageModel, batches: Iterable[Batch], optimizer: Optimizer, 
             history.loss.append(loss)
             history.grad_norm.append(norm)
             history.lr.append(optimizer.lr)
-            history.symbols += sum(counted(targets) for _, targets in group)
-            history.seconds = time.perf_counter() - start
+            history.symbols_at.append(history.symbols + sum(counted(targets) for _, targets in group))
+            history.seconds_at.append(time.perf_counter() - start)
             bar.update(history)
             if after_step and after_step(history):
                 return history
@@ -99,8 +112,6 @@ def train(model: LanguageModel, batches: Iterable[Batch], optimizer: Optimizer, 
 
 def _groups(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
     """Lists of `size` batches; the last may be shorter."""
-    if size < 1:
-        raise ValueError(f"train: accumulate must be 1 or more, got {size}")
     iterator = iter(batches)
     while group := list(islice(iterator, size)):
         yield group
@@ -117,7 +128,8 @@ def _step(model: LanguageModel, named: dict[str, Tensor], group: list[Batch], op
         loss = model.loss(to_device(ids, device), to_device(targets, device))
         value += float(loss) * share
         if not math.isfinite(value):
-            return value, math.nan, f"the loss is {value}"
+            ill = [name for name, p in named.items() if not math.isfinite(float(p.array.sum()))]
+            return value, math.nan, f"the loss is {value}" + (f", for {ill[0]} is not finite any more" if ill else "")
         loss.backward(share)
     try:
         norm = clip_grad_norm(named, clip)

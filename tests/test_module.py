@@ -125,3 +125,12 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_written():
                           (wide, "inner.last.b has shape (2,) here and (5,) in the saved state")):
         refused(ValueError, lambda wrong=wrong: tree.load_state_dict(wrong), "load_state_dict: ", *parts)
     assert all(np.array_equal(a, before[path]) for path, a in tree.state_dict().items())
+
+
+def test_a_module_prints_as_a_tree_with_its_parameters():
+    assert repr(mx.models.RecurrentLM(7, 2, 3, cell="rnn")) == """\
+RecurrentLM 60
+  tokens: Embedding 14  table (7, 2)
+  layers.0: RNN 18  W (2, 3), U (3, 3), b (3,)
+  dropout: Dropout 0
+  head: Linear 28  W (3, 7), b (7,)"""

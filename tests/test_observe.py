@@ -17,7 +17,7 @@ from .harness import on_host
 rng = np.random.default_rng(0)
 
 
-class Recorder:
+class Recorder(mx.Observer):
     """An observer that writes down all calls, with the arrays themselves and copies of them."""
 
     def __init__(self):

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.torch
 
 
 def tracked(arrays):
-    """Arrays as PyTorch tensors; those of floats require a gradient."""
-    return [torch.tensor(a, requires_grad=a.dtype.kind == "f") for a in arrays]
+    """Arrays as PyTorch tensors, of which those of floats require a gradient; numbers as they are."""
+    return [torch.tensor(a, requires_grad=a.dtype.kind == "f") if isinstance(a, np.ndarray) else a for a in arrays]
 
 
 def difference(ours, theirs):
@@ -38,9 +38,10 @@ def agree(op, theirs, *arrays, **static):
         ours, values = (ours,), (values,)
     rng = np.random.default_rng(1)
     dys = [np.asarray(rng.standard_normal(y.shape)) for y in ours]
-    expected = torch.autograd.grad(values, [t for t in inputs if t.requires_grad], [torch.tensor(dy) for dy in dys])
+    leaves = [t for t in inputs if getattr(t, "requires_grad", False)]
+    expected = torch.autograd.grad(values, leaves, [torch.tensor(dy) for dy in dys])
     grads = backward(*dys)
-    grads = [dx for dx in (grads if isinstance(grads, tuple) else (grads,)) if dx is not None]
+    grads = [dx for dx in (grads if isinstance(grads, (tuple, list)) else (grads,)) if dx is not None]
     for mine, reference in zip([*ours, *grads], [*values, *expected], strict=True):
         assert difference(mine, reference) < 1e-12
 

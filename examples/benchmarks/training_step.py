@@ -4,8 +4,8 @@
     python examples/benchmarks/training_step.py --work W1,W2s --threads 1 --out training_step.json
 
 A step is forward, loss, backward and the update by Adam (recurrent) or AdamW (Transformer). Before anything is timed, the
-losses of the first three steps must agree. Each library runs in a process of its own, so that the threads and the memory
-allocator of one do not touch the other, and they take turns, so that a busy moment of the machine meets both.
+losses of the first three steps must agree. Each library runs each workload in a process of its own, so that the threads and
+the memory allocator of one do not touch another, and they take turns, so that a busy moment of the machine meets both.
 Read the ratio, not the milliseconds; it is trustworthy when its range over the rounds is narrow.
 """
 
@@ -145,8 +145,9 @@ def measure(seconds: float) -> float:
 
 # What runs in the main process
 
-def compare(work: str, processes: dict[str, ProcessPoolExecutor], args: argparse.Namespace) -> dict:
+def compare(work: str, args: argparse.Namespace) -> dict:
     """The results of one workload: check the losses, then let the libraries take turns."""
+    processes = {name: ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) for name in LIBRARIES}
     losses = {name: process.submit(prepare, name, work, args.threads).result() for name, process in processes.items()}
     if not np.allclose(*losses.values(), rtol=1e-4):
         sys.exit(f"{work}: the losses of the first three steps differ, so the times cannot be compared: {losses}")
@@ -154,6 +155,8 @@ def compare(work: str, processes: dict[str, ProcessPoolExecutor], args: argparse
     for _ in range(args.rounds):
         for name, process in processes.items():
             rounds[name].append(process.submit(measure, args.seconds).result())
+    for process in processes.values():
+        process.shutdown()
     ratios = [ours / theirs for ours, theirs in zip(*rounds.values())]
     return {"sizes": WORKLOADS[work], "losses": losses, "ms": {name: median(times) for name, times in rounds.items()},
             "ratio": median(ratios), "ratio_range": [min(ratios), max(ratios)], "rounds_ms": rounds}
@@ -163,16 +166,12 @@ def main() -> None:
     args = arguments()
     if importlib.util.find_spec("torch") is None:
         sys.exit("This benchmark compares with PyTorch, which is not installed: pip install torch")
-    spawn = multiprocessing.get_context("spawn")
-    processes = {name: ProcessPoolExecutor(1, spawn) for name in LIBRARIES}
     results = {}
     print("      minitx ms   torch ms   ratio (lowest … highest of a round)")
     for work in args.work:
-        r = results[work] = compare(work, processes, args)
+        r = results[work] = compare(work, args)
         (ours, theirs), (low, high) = r["ms"].values(), r["ratio_range"]
         print(f"{work:4}{ours:11.2f}{theirs:11.2f}{r['ratio']:8.2f} ({low:.2f} … {high:.2f})", flush=True)
-    for process in processes.values():
-        process.shutdown()
     if args.out:
         versions = {name: version(name) for name in ("numpy", "torch")}
         Path(args.out).write_text(json.dumps({"threads": args.threads, "versions": versions, "workloads": results}, indent=1))

@@ -62,6 +62,16 @@ class Module:
         """How many numbers there are to learn."""
         return sum(p.size for p in self.parameters())
 
+    def __repr__(self) -> str:
+        """The tree of modules, each with how many numbers it has to learn, and the shapes of its own parameters."""
+        return "\n".join(self._tree())
+
+    def _tree(self, name: str = "") -> Iterator[str]:
+        own = [f"{n} {p.shape}" for n, p in vars(self).items() if isinstance(p, Tensor)]
+        yield f"{name}{type(self).__name__} {self.count_parameters():,}  {', '.join(own)}".rstrip()
+        for child_name, child in self.children():
+            yield from (f"  {line}" for line in child._tree(f"{child_name}: "))
+
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for p in self.parameters():

@@ -161,6 +161,6 @@ def mean(x, *, axis=None, keepdims=False):
     shape, kept_shape, xp = x.shape, kept.shape, array_module(x)
 
     def backward(dy):
-        return xp.broadcast_to(dy.reshape(kept_shape) / n, shape)
+        return xp.broadcast_to(dy.reshape(kept_shape) * (1 / n), shape)          # n itself may be too large for float16
 
     return y, backward

@@ -1,0 +1,119 @@
+"""Where did the time and the memory go? A table of the ops of a step, forward and backward.
+
+    with minitx.profile() as p:
+        model.loss(ids, targets).backward()
+    print(p.table())
+
+It is an observer: it stands around every op call, measures, and changes nothing. What it does not show is the time between
+ops, which is the tape's and Python's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from . import backend
+from .op import Observer, Op, observe
+from .saved import saved
+
+
+@dataclass
+class Row:
+    """What one op did in all its calls."""
+
+    op: str
+    calls: int = 0
+    forward: float = 0.0        # seconds
+    backward: float = 0.0
+    saved: int = 0              # bytes kept from forward to backward; an array that two calls keep counts twice
+    flops: int = 0              # of matrix products, forward and backward: two for each multiplication and addition
+
+
+def flops(op: str, arrays: dict[str, Any]) -> int:
+    """The arithmetic of an op's matrix products going forward; going back there is twice as much, a product for each factor."""
+    if op == "linear":
+        return 2 * math.prod(arrays["x"].shape) * arrays["W"].shape[1]
+    if op == "matmul":
+        x, y = arrays["x"].shape, arrays["y"].shape
+        batch = math.prod(max(a, b) for a, b in zip(_leading(x, y), _leading(y, x), strict=True))
+        return 2 * batch * math.prod(x[-2:]) * (y[-1] if len(y) > 1 else 1)
+    if op == "attention":
+        (B, N, Tq, K), Tk, Kv = arrays["q"].shape, arrays["k"].shape[2], arrays["v"].shape[3]
+        return 2 * B * N * Tq * Tk * (K + Kv)
+    if "U" in arrays:           # a recurrent cell or sequence: x W and h U for every row of x
+        rows = math.prod(arrays["x"].shape[:-1])
+        return 2 * rows * (arrays["W"].size + arrays["U"].size)
+    return 0
+
+
+def _leading(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes in front of the last two, as many as the longer of two shapes has."""
+    return (1,) * (max(len(shape), len(other), 2) - max(len(shape), 2)) + shape[:-2]
+
+
+class Profile(Observer):
+    """The rows of a table, by op."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+
+    def around(self, op: Op) -> Callable:
+        row = self.rows.setdefault(op.name, Row(op.name))
+
+        def timed(*arrays: Any, **static: Any) -> tuple[Any, Callable]:
+            start = time.perf_counter()
+            out, backward = op.vjp(*arrays, **static)
+            wait(out)
+            row.forward += time.perf_counter() - start
+            row.calls += 1
+            row.saved += sum(kept.bytes for kept in saved(backward))
+            work = flops(op.name, dict(zip(op.names(len(arrays)), arrays, strict=True)))
+            row.flops += work
+
+            def timed_backward(*dys: Any) -> Any:
+                start = time.perf_counter()
+                dxs = backward(*dys)
+                wait(dxs)
+                row.backward += time.perf_counter() - start
+                row.flops += 2 * work
+                return dxs
+
+            return out, timed_backward
+
+        return timed
+
+    def table(self) -> str:
+        """The rows, most time first, and their sum."""
+        rows = sorted(self.rows.values(), key=lambda r: -(r.forward + r.backward))
+        columns = ("calls", "forward", "backward", "saved", "flops")
+        total = Row("all", *(sum(getattr(r, name) for r in rows) for name in columns))
+        seconds = total.forward + total.backward or 1.0
+        lines = [f"{'op':<18}{'calls':>7}{'forward ms':>12}{'backward ms':>13}{'share':>7}{'saved MB':>10}"
+                 f"{'GFLOP':>9}{'GFLOP/s':>9}"]
+        for r in [*rows, total]:
+            both = r.forward + r.backward
+            lines.append(f"{r.op:<18}{r.calls:>7}{1e3 * r.forward:>12.2f}{1e3 * r.backward:>13.2f}{both / seconds:>7.0%}"
+                         f"{r.saved / 1e6:>10.2f}{r.flops / 1e9:>9.3f}{r.flops / 1e9 / both if both else 0:>9.1f}")
+        return "\n".join(lines)
+
+    __repr__ = __str__ = table
+
+
+def wait(arrays: Any) -> None:
+    """Until the device has computed them; only then is the clock right."""
+    for x in arrays if isinstance(arrays, (tuple, list)) else (arrays,):
+        if backend.is_array(x):
+            backend.device_of(x).synchronize()
+            return
+
+
+@contextlib.contextmanager
+def profile() -> Iterator[Profile]:
+    """Measure every op call inside the block."""
+    with observe(Profile()) as p:
+        yield p     # type: ignore[misc]
