@@ -5,13 +5,17 @@
     python examples/train_language_model.py --model rnn --text my_book.txt --steps 500
 
 The three models have about the same number of parameters. The budget is counted in steps; with the defaults it takes about
-three minutes on two CPU cores. Results go to `--out`: the loss curve as a picture, all measurements as JSON.
+three minutes on two CPU cores. Results go to `--out`: the loss curve as a picture, all measurements as JSON. Stop it with
+Ctrl-C, or kill it: with `--resume` it goes on as if nothing had happened (`docs/running.md`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +25,7 @@ from minitx.data import Vocabulary, bigram_bits, load_corpus, read_text, sequent
 from minitx.generation import generate
 from minitx.models import LanguageModel, RecurrentLM, TransformerLM
 from minitx.optim import AdamW, warmup_cosine
+from minitx.runs import Keeper, finite, resume_command
 from minitx.training import History, evaluate, train
 
 T = 128                                         # characters per window
@@ -55,8 +60,24 @@ def main() -> None:
 
     optimizer = AdamW(model.parameters(), lr)
     schedule = warmup_cosine(lr, total=steps, warmup=min(100, steps // 10), floor=lr / 20)
-    batches = windows(ids, args.batch, T, np.random.default_rng(args.seed))
-    history = train(model, batches, optimizer, steps=steps, schedule=schedule, clip=1.0, title=args.model)
+    config = {"model": args.model, "text": sha256((train_text + heldout_text).encode()).hexdigest()[:12], "steps": steps,
+              "lr": lr, "batch": args.batch, "accumulate": args.accumulate, "clip": args.clip, "seed": args.seed}
+    keeper = Keeper(Path(args.out) / name_of(args), model, optimizer, config=config, every=args.checkpoint_every)
+    try:
+        history = keeper.start(args.resume)
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+    used = len(history.loss) * args.accumulate
+    batches = islice(windows(ids, args.batch, T, np.random.default_rng(args.seed)), used, None)
+    try:
+        with keeper:
+            train(model, batches, optimizer, steps=steps, schedule=schedule, clip=args.clip or None, history=history,
+                  accumulate=args.accumulate, on_nonfinite=args.on_nonfinite, after_step=keeper, title=args.model)
+    except FloatingPointError as error:
+        sys.exit(str(error))
+    if keeper.stopped:
+        print(f"\n{len(history.loss)} of {steps} steps are in {keeper.checkpoint}; to go on:\n{resume_command()}", flush=True)
+        sys.exit(130)
     bits = evaluate(model, sequential(heldout, 64, T))
 
     print(f"\nheld-out text  {bits:.3f} bits per character   (training text {history.smooth_bits(100):.3f})")
@@ -64,6 +85,11 @@ def main() -> None:
     print(f"speed          {history.symbols / history.seconds:,.0f} characters/s, {history.seconds:.0f} s of training\n")
     print(sample(model, vocabulary, heldout[:60], args.characters, args.seed))
     save(args, history, bits, unigram, bigram)
+
+
+def name_of(args: argparse.Namespace) -> str:
+    """What the files of this run are called."""
+    return f"language_model_{args.model}_{'own' if args.text else args.language}"
 
 
 def texts(args: argparse.Namespace) -> tuple[str, tuple[str, str]]:
@@ -86,10 +112,11 @@ def save(args: argparse.Namespace, history: History, bits: float, unigram: float
     """The loss curve and the numbers behind it."""
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
-    name = f"language_model_{args.model}_{'own' if args.text else args.language}"
+    name = name_of(args)
     (out / f"{name}.json").write_text(json.dumps(
         {"options": vars(args), "heldout_bits": bits, "unigram_bits": unigram, "bigram_bits": bigram,
-         "seconds": history.seconds, "train_bits": history.bits, "grad_norm": history.grad_norm, "lr": history.lr}))
+         "seconds": history.seconds, "train_bits": [finite(b) for b in history.bits],
+         "grad_norm": [finite(g) for g in history.grad_norm], "lr": history.lr, "events": history.events}))
     print(f"\nwrote {out / name}.json")
     try:
         import matplotlib.pyplot as plt
@@ -119,6 +146,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="training steps (default: about three minutes)")
     parser.add_argument("--lr", type=float, help="peak learning rate")
     parser.add_argument("--batch", type=int, default=16, help="windows per step (default: 16)")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches that make one step together (default: 1)")
+    parser.add_argument("--clip", type=float, default=1.0, help="largest length of the gradient; 0: any (default: 1)")
+    parser.add_argument("--on-nonfinite", choices=("stop", "record"), default="stop",
+                        help="at numbers that are not finite: stop and say where, or note it and go on (default: stop)")
+    parser.add_argument("--checkpoint-every", type=int, default=200, metavar="STEPS", help="(default: 200)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out that was interrupted")
     parser.add_argument("--characters", type=int, default=400, help="length of the sample (default: 400)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)

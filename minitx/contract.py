@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 Shape = tuple[int, ...]
+Lengths = dict[str, tuple[Any, str]]        # letter -> (its length, the argument that set it)
 
 
 class Spec(NamedTuple):
@@ -28,8 +29,13 @@ class Spec(NamedTuple):
     broadcasts: bool = False
     kind: str = "float"
 
-    def __str__(self) -> str:
+    @property
+    def shape(self) -> str:
         return f"{'~' * self.broadcasts}({', '.join(self.axes)})"
+
+    def __str__(self) -> str:
+        kind = f":{self.kind}" if self.kind != "float" else ""
+        return f"{'*' * self.many}{self.name}{'?' * self.optional}{kind} {self.shape}"
 
 
 _ARRAY = re.compile(r"(\*?)(\w+)(\??)(?::(int|bool|any))?\s*(~?)(?:\(([^)]*)\))?")
@@ -65,16 +71,22 @@ class ShapeLine:
         return specs + [s._replace(name=n) for s in self.inputs if s.many for n in names[len(specs):]]
 
     def check_kinds(self, op: str, names: Sequence[str], dtypes: Sequence[Any]) -> None:
-        """Raise a TypeError unless every array holds what the line asks for: numbers, integers or booleans."""
+        """Raise a TypeError unless every array holds what the line asks for.
+
+        `dtypes` has None where an array was left out, and a type where a Python number stands in its place.
+        """
         for spec, dtype in zip(self.specs(names), dtypes, strict=False):
             letters, expected = _KINDS.get(spec.kind, ("", ""))
+            if isinstance(dtype, type):
+                raise TypeError(f"{op}: {spec.name} must be an array of {expected or 'numbers'}, got a {dtype.__name__}; "
+                                f"make one with tensor(...)")
             if dtype is not None and letters and dtype.kind not in letters:
                 raise TypeError(f"{op}: {spec.name} must be {expected}, but has dtype {dtype}; "
                                 f"convert it with tensor(x, dtype=...)")
 
-    def check(self, op: str, names: Sequence[str], shapes: Sequence[Shape | None]) -> None:
-        """Raise a ValueError that names op, argument, expected and given shape, unless all shapes fit."""
-        known: dict[str, tuple[Any, str]] = {}                       # letter -> (length, the argument that set it)
+    def check(self, op: str, names: Sequence[str], shapes: Sequence[Shape | None]) -> Lengths:
+        """Raise a ValueError that names op, argument, expected and given shape, unless all shapes fit; else the lengths."""
+        known: Lengths = {}
         pairs = zip(self.specs(names), shapes, strict=False)
         for spec, shape in sorted(pairs, key=lambda pair: pair[0].broadcasts):      # what broadcasts sets no length: last
             if shape is not None:
@@ -84,10 +96,20 @@ class ShapeLine:
             else:
                 continue
             if problem:
-                raise ValueError(f"{op}: {spec.name} must be {spec}, but {problem}")
+                raise ValueError(f"{op}: {spec.name} must be {spec.shape}, but {problem}")
+        return known
+
+    def check_outputs(self, op: str, shapes: Sequence[Shape], known: Lengths) -> None:
+        """Raise a ValueError unless an op made what its line promises."""
+        if self.outputs and len(self.outputs) != len(shapes):
+            raise ValueError(f"{op}: it returned {len(shapes)} arrays; its shape line promises "
+                             f"{', '.join(spec.name for spec in self.outputs)}")
+        for spec, shape in zip(self.outputs, shapes, strict=False):
+            if spec.axes and (problem := match(spec, shape, dict(known))):
+                raise ValueError(f"{op}: its output {spec.name} must be {spec.shape}, but {problem}")
 
 
-def match(spec: Spec, shape: Shape, known: dict[str, tuple[Any, str]]) -> str | None:
+def match(spec: Spec, shape: Shape, known: Lengths) -> str | None:
     """Fit one shape, adding what it says to `known`; a sentence when it does not fit."""
     if spec.broadcasts:
         return _match_broadcast(spec, shape, known)
@@ -112,7 +134,9 @@ def match(spec: Spec, shape: Shape, known: dict[str, tuple[Any, str]]) -> str | 
     return None
 
 
-def _match_broadcast(spec: Spec, shape: Shape, known: dict[str, tuple[Any, str]]) -> str | None:
+def _match_broadcast(spec: Spec, shape: Shape, known: Lengths) -> str | None:
+    if unknown := [a for a in spec.axes if a not in known]:
+        return f"nothing says how long {', '.join(unknown)} is; give the other arrays too"
     want = tuple(n for a in spec.axes for n in (known["..."][0] if a == "..." else (known[a][0],)))
     tail = want[len(want) - len(shape):] if len(shape) <= len(want) else None
     if tail is None or any(n not in (1, w) for n, w in zip(shape, tail, strict=True)):
@@ -137,12 +161,16 @@ class ShapeRule:
     def check_kinds(self, op: str, names: Sequence[str], dtypes: Sequence[Any]) -> None:
         """Ops with a function of shapes see to their dtypes themselves."""
 
-    def check(self, op: str, names: Sequence[str], shapes: Sequence[Shape | None]) -> None:
+    def check_outputs(self, op: str, shapes: Sequence[Shape], known: Lengths) -> None:
+        """Nothing was promised."""
+
+    def check(self, op: str, names: Sequence[str], shapes: Sequence[Shape | None]) -> Lengths:
         try:
             self.rule(*[() if s is None else s for s in shapes])
         except (TypeError, ValueError) as reason:       # a TypeError: too few arrays, or too many
             given = ", ".join(f"{n} {s}" for n, s in zip(names, shapes, strict=False))
             raise type(reason)(f"{op}: {reason}; got {given}") from None
+        return {}
 
 
 def any_shape(*shapes: Shape) -> None:

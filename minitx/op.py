@@ -28,7 +28,7 @@ import numpy as np
 
 from . import backend
 from .backend import Array, owner
-from .contract import ShapeLine, ShapeRule, any_shape
+from .contract import Lengths, ShapeLine, ShapeRule, any_shape
 from .tape import Node
 from .tensor import Tensor, tracking
 
@@ -36,7 +36,8 @@ OPS: dict[str, Op] = {}     # minitx's own ops by name: the list that the gradie
 
 
 class Observer:
-    """Whoever looks on; override what you want to see. `observe` puts one in the slot; without one, nothing here costs a thing."""
+    """Whoever looks on; override what you want to see. `observe` puts one in the slot; without one nothing here costs a thing.
+    """
 
     def module(self, module: Any) -> contextlib.AbstractContextManager:
         """Entered around the forward pass of a module."""
@@ -74,11 +75,17 @@ class Op:
     def __init__(self, vjp: Callable, shapes: ShapeLine | ShapeRule, reference: Op | None) -> None:
         functools.update_wrapper(self, vjp)
         self.vjp, self.shapes, self.reference, self.name = vjp, shapes, reference, vjp.__name__
-        parameters = inspect.signature(vjp).parameters.values()
+        self.signature = inspect.signature(vjp)
+        parameters = self.signature.parameters.values()
         self.arrays = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
+        self.many = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
         self.static = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
         self.open = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._seen: set[tuple] = set()
+        said = [spec.name for spec in shapes.inputs]
+        if isinstance(shapes, ShapeLine) and said != self.arrays + [self.many] * bool(self.many):
+            raise ValueError(f"op {self.name}: its shape line speaks of {', '.join(said) or 'nothing'}, but it takes "
+                             f"{self.signature}; name every positional argument, in order")
 
     def __repr__(self) -> str:
         return f"<op {self.name}: {self.shapes.line}>"
@@ -101,11 +108,10 @@ class Op:
                     x = np.asarray(x)
             arrays.append(x)
             key.append((type(x), x.shape, x.dtype) if backend.is_array(x) else type(x))
-        if (signature := tuple(key)) not in self._seen:
-            self._check(arrays)
-            if len(self._seen) >= 4096:
-                self._seen.clear()
-            self._seen.add(signature)
+        if new := (signature := tuple(key)) not in self._seen:
+            lengths = self._check(arrays)
+        if static:      # np.float64 would make float64 of float32
+            static = {name: value.item() if isinstance(value, np.generic) else value for name, value in static.items()}
 
         onlooker, vjp = observer.get(), self.vjp
         if onlooker is not None:
@@ -113,11 +119,19 @@ class Op:
             if "watch" in self.static:
                 static.setdefault("watch", onlooker.watch(self.name))
         try:
-            out, backward = vjp(*arrays, **static)
-        except (ValueError, IndexError, TypeError, ZeroDivisionError) as error:
+            result = vjp(*arrays, **static)
+        except Warning:                         # where warnings are errors
+            raise
+        except Exception as error:
             raise self._explained(error, arrays, static) from error
+        out, backward = self._pair(result)
         many = type(out) is tuple
-        outs = [y if backend.is_array(y) else np.asarray(y) for y in (out if many else (out,))]
+        outs = [backend.as_array(y) for y in (out if many else (out,))]
+        if new:
+            self._check_outputs(outs, lengths)
+            if len(self._seen) >= 4096:
+                self._seen.clear()
+            self._seen.add(signature)
 
         node = Node(self.name, self.names(len(args)), backward, inputs, outs) if tracked and tracking.get() else None
         if onlooker is not None:
@@ -139,17 +153,34 @@ class Op:
 
     def names(self, count: int) -> list[str]:
         """The names of the first `count` positional arguments; those of `*xs` are numbered."""
-        return self.arrays[:count] + [f"xs[{i}]" for i in range(count - len(self.arrays))]
+        return self.arrays[:count] + [f"{self.many or 'extra'}[{i}]" for i in range(count - len(self.arrays))]
 
     def _by_position(self, args: tuple, static: dict) -> tuple[tuple, dict]:
         """Arrays that were passed by name, such as `attention(q, k, v, mask=m)`, in their places."""
         try:
-            bound = inspect.signature(self.vjp).bind(*args, **static)
+            bound = self.signature.bind(*args, **static)
         except TypeError as error:
-            raise TypeError(f"{self.name}: {error}; it takes {inspect.signature(self.vjp)}") from None
-        return bound.args, bound.kwargs
+            raise TypeError(f"{self.name}: {error}; it takes {self.signature}") from None
+        last = max(i for i, name in enumerate(self.arrays) if name in bound.arguments)
+        bound.apply_defaults()              # what was left out before the last array that was given
+        given = {name: value for name, value in static.items() if name not in self.arrays}
+        return (bound.args if self.many else bound.args[:last + 1]), given
 
-    def _check(self, arrays: Sequence[Any]) -> None:
+    def _pair(self, result: Any) -> tuple[Any, Callable]:
+        """What an op must return, or a sentence about what it did return."""
+        if type(result) is tuple and len(result) == 2 and callable(result[1]):
+            return result
+        raise TypeError(f"{self.name}: an op returns its value and its backward, `return y, backward`; "
+                        f"it returned {type(result).__name__} {str(result)[:40]}")
+
+    def _check_outputs(self, outs: Sequence[Any], lengths: Lengths) -> None:
+        """The values must be arrays, in the shapes that the line promises."""
+        for y in outs:
+            if not backend.is_array(y):
+                raise TypeError(f"{self.name}: its value is a {type(y).__name__}; return an array, or a tuple of them")
+        self.shapes.check_outputs(self.name, [y.shape for y in outs], lengths)
+
+    def _check(self, arrays: Sequence[Any]) -> Lengths:
         """What every op asks of its arguments: arrays of one device and one float width, in the shapes of its line."""
         names = self.names(len(arrays))
         devices: dict[str, str] = {}
@@ -168,12 +199,13 @@ class Op:
             if len(found) > 1:
                 given = " and ".join(f"{name} is {kind}" for kind, name in found.items())
                 raise TypeError(f"{self.name}: arguments of different {what}: {given}; convert one with {remedy}")
-        self.shapes.check_kinds(self.name, names, [getattr(x, "dtype", None) for x in arrays])
-        self.shapes.check(self.name, names, [getattr(x, "shape", None if x is None else ()) for x in arrays])
+        self.shapes.check_kinds(self.name, names, [None if x is None else getattr(x, "dtype", type(x)) for x in arrays])
+        return self.shapes.check(self.name, names, [getattr(x, "shape", None if x is None else ()) for x in arrays])
 
     def _explained(self, error: Exception, arrays: Sequence[Any], static: dict) -> Exception:
         """An error from inside the op, with the op and its arguments in front."""
-        kind = next(k for k in (IndexError, TypeError, ValueError, ZeroDivisionError) if isinstance(error, k))
+        kinds = (IndexError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError)
+        kind: Any = next((k for k in kinds if isinstance(error, k)), RuntimeError)
         if str(error).startswith(f"{self.name}:"):
             return kind(str(error))
         given = [f"{n} {x.shape} {x.dtype}" if backend.is_array(x) else f"{n} = {x!r}"
@@ -192,8 +224,10 @@ def op(shapes: str | Callable = any_shape, *, reference: Op | None = None) -> Ca
     minitx's own ops enter `OPS`; an op of yours (redefined in a notebook, say) just works.
     """
     def lift(vjp: Callable) -> Op:
+        if not inspect.isfunction(vjp):
+            raise TypeError(f"op: write @op(...) with brackets above a function; got a {type(vjp).__name__}")
         made = Op(vjp, ShapeLine(shapes) if isinstance(shapes, str) else ShapeRule(shapes), reference)
-        if vjp.__module__.split(".")[0] == __name__.split(".")[0]:
+        if (vjp.__module__ or "").split(".")[0] == __name__.split(".")[0]:
             if made.name in OPS:
                 raise ValueError(f"op {made.name}: minitx has an op of this name already")
             OPS[made.name] = made

@@ -21,7 +21,7 @@ from .tensor import Tensor
 class Optimizer:
     """Base: the parameters, the learning rate `lr` (set it before each step to follow a schedule)."""
 
-    moments: tuple[str, ...] = ()       # the attributes {parameter number: array} that make up the optimiser's memory
+    moments: tuple[str, ...] = ()       # the optimiser's memory: attributes {number of a parameter that was moved: array}
 
     def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
@@ -56,20 +56,20 @@ class Optimizer:
         return state
 
     def check_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        """Raise ValueError unless `load_state_dict` can take this state."""
-        if len(state.get("counts", ())) != len(self.parameters):
-            raise ValueError(f"{type(self).__name__}: the saved state is not of {len(self.parameters)} parameters; "
-                             f"resume with the model of the saved run")
-        for key, array in state.items():
-            name, _, i = key.partition(".")
-            if key == "counts":
-                continue
-            if name not in self.moments or not i.isdigit() or int(i) >= len(self.parameters):
-                raise ValueError(f"{type(self).__name__}: the saved state has {key!r}, which this optimiser lacks; "
-                                 f"resume with the optimiser and the model of the saved run")
-            if array.shape != self.parameters[int(i)].shape:
-                raise ValueError(f"{type(self).__name__}: the saved {key} has shape {array.shape}, the parameter has "
-                                 f"{self.parameters[int(i)].shape}; resume with the model of the saved run")
+        """Raise ValueError unless `load_state_dict` can take this state: the moments of every parameter that was moved."""
+        me, counts = type(self).__name__, state.get("counts")
+        remedy = "resume with the optimiser and the model of the saved run"
+        if counts is None or counts.shape != self.counts.shape or counts.dtype != self.counts.dtype or (counts < 0).any():
+            raise ValueError(f"{me}: the saved state lacks the counts of {len(self.parameters)} parameters; {remedy}")
+        due = {f"{name}.{i}": self.parameters[i] for name in self.moments for i in counts.nonzero()[0].tolist()}
+        missing, unknown = sorted(due.keys() - state.keys()), sorted(state.keys() - due.keys() - {"counts"})
+        if missing or unknown:
+            raise ValueError(f"{me}: the saved state has other names; missing: {', '.join(missing) or 'none'}; "
+                             f"unknown: {', '.join(unknown) or 'none'}; {remedy}")
+        for key, p in due.items():
+            if state[key].shape != p.shape or state[key].dtype not in (p.dtype, wide(p.array)):
+                raise ValueError(f"{me}: the saved {key} is {state[key].dtype} of shape {state[key].shape}, and the parameter "
+                                 f"is {p.dtype} of shape {p.shape}; {remedy}")
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Remember what another optimiser of this kind did. Nothing is changed unless all of it fits."""
@@ -86,12 +86,11 @@ class Optimizer:
 class SGD(Optimizer):
     """Gradient descent with momentum: m = momentum m + g, w -= lr m. `weight_decay` λ adds λ w to g."""
 
-    moments = ("m",)
-
     def __init__(self, parameters: Iterable[Tensor], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         super().__init__(parameters, lr)
         self.momentum, self.weight_decay = momentum, weight_decay
         self.m: dict[int, Array] = {}
+        self.moments = ("m",) if momentum else ()
 
     def moved(self, i: int, w: Array, g: Array) -> Array:
         if self.weight_decay:

@@ -6,6 +6,8 @@ step is no mystery: it can be listed, and the test suite holds that list in a ta
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -36,27 +38,45 @@ def saved(backward: Callable) -> list[Saved]:
 
 
 def kept_arrays(backward: Callable) -> Iterator[tuple[str, Array]]:
-    """(name, array) of everything that a backward closes over, through nested backwards and lists."""
-    code, cells = getattr(backward, "__code__", None), getattr(backward, "__closure__", None) or ()
-    for name, cell in zip(code.co_freevars if code else (), cells, strict=True):
-        try:
-            yield from _arrays(name, cell.cell_contents)
-        except ValueError:                      # a name that the op has not bound
-            continue
+    """(name, array) of all that a backward holds: what it closes over, its default arguments, and so on through nested
+    backwards, partials, lists and dicts. Attributes of other objects are not looked into."""
+    return _arrays("", backward, set())
 
 
-def _arrays(name: str, value: Any) -> Iterator[tuple[str, Array]]:
+def _arrays(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Array]]:
     if backend.is_array(value):
         yield name, value
+        return
+    if id(value) in seen:                       # a function that calls itself, say
+        return
+    parts: dict[str, Any] = {}
+    if isinstance(value, dict):
+        parts = {f"[{key!r}]": item for key, item in value.items()}
     elif isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            yield from _arrays(f"{name}[{i}]", item)
-    elif hasattr(value, "__closure__"):
-        for inner, array in kept_arrays(value):
-            yield f"{name}.{inner}", array
+        parts = {f"[{i}]": item for i, item in enumerate(value)}
+    elif isinstance(value, functools.partial):
+        parts = {"func": value.func, "args": value.args, **value.keywords}
+    elif inspect.isfunction(value):
+        closed = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        parts = {n: cell.cell_contents for n, cell in closed if not _unbound(cell)}
+        parts |= {"defaults": value.__defaults__, **(value.__kwdefaults__ or {})}
+    seen.add(id(value))
+    for part, item in parts.items():
+        dot = "." if name and not part.startswith("[") else ""
+        yield from _arrays(f"{name}{dot}{part}", item, seen)
+
+
+def _unbound(cell: Any) -> bool:
+    """Whether a closed-over name has no value, because the op did not bind it."""
+    try:
+        return cell.cell_contents is _unbound
+    except ValueError:
+        return True
 
 
 def keeps(backward: Callable, array: Array) -> bool:
-    """Whether `backward` holds `array` or a view that overlaps it."""
+    """Whether `backward` holds `array` or a view that overlaps it; when it cannot be looked into, it may."""
+    if not inspect.isfunction(backward):
+        return True
     return any(type(kept) is type(array) and backend.array_module(array).may_share_memory(kept, array)
                for _, kept in kept_arrays(backward))

@@ -67,7 +67,13 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
                for dy, output in zip(dys, node.outputs, strict=True)]
         if node.report:
             node.report(dys)
-        for edge, dx in _checked(node, node.backward(*dys), type(seed)):        # type: ignore[misc]
+        try:
+            dxs = node.backward(*dys)       # type: ignore[misc]
+        except Exception as error:
+            error.add_note(f"This happened in the backward of {node.name}, given gradients of shape "
+                           f"{', '.join(str(dy.shape) for dy in dys)}.")
+            raise
+        for edge, dx in _checked(node, dxs, type(seed)):
             if edge not in total:
                 total[edge] = dx
             elif edge in owned:

@@ -40,6 +40,8 @@ class Tensor:
     __array_ufunc__ = None  # NumPy leaves `array * tensor` to Tensor
 
     def __init__(self, array: Array, requires_grad: bool = False) -> None:
+        if not backend.is_array(array):
+            raise TypeError(f"Tensor: expected an array, got {type(array).__name__}; make a Tensor with minitx.tensor(...)")
         if requires_grad and array.dtype.kind != "f":
             raise TypeError(f"Tensor: requires_grad needs floating point numbers, got dtype {array.dtype}; "
                             f"pass dtype='float32' or leave requires_grad out")
@@ -138,7 +140,10 @@ class Tensor:
                                f"assign to a leaf, or make one with minitx.tensor(t.data)")
         value = value.array if isinstance(value, Tensor) else value
         if not backend.is_array(value):
-            value = device_of(self.array).xp.asarray(value, self.dtype)
+            value = np.asarray(value)
+            if value.dtype.kind not in "fiub" or (value.dtype.kind == "f" and self.dtype.kind != "f"):
+                raise TypeError(f"assign_: expected numbers that fit {self.dtype}, got {value.dtype}")
+            value = backend.to_device(value.astype(self.dtype), self.device)
         if value.shape != self.shape or value.dtype != self.dtype or type(value) is not type(self.array):
             raise ValueError(f"assign_: expected shape {self.shape}, {self.dtype} on {self.device}, "
                              f"got {value.shape}, {value.dtype} on {device_of(value).name}")
@@ -165,14 +170,22 @@ def tensor(data: Any, *, dtype: Any = None, device: str | None = None, requires_
     """
     array = data.array if isinstance(data, Tensor) else data
     if not backend.is_array(array):
-        plain = not isinstance(array, np.generic)
+        python_numbers = _python_numbers(array)
         array = np.array(array)
-        if array.dtype == "float64" and plain and dtype is None:
+        if array.dtype == "float64" and python_numbers and dtype is None:
             dtype = "float32"
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"tensor: expected numbers or booleans, got {type(data).__name__} with dtype {array.dtype}")
+    dtype = np.dtype(dtype or array.dtype)
+    if array.dtype.kind not in "fiub" or dtype.kind not in "fiub":
+        raise TypeError(f"tensor: expected numbers or booleans, got {type(data).__name__} of {array.dtype} to hold as {dtype}")
     array = backend.to_device(array, device or device_of(array).name)
-    return Tensor(array.astype(dtype or array.dtype, copy=True), requires_grad)
+    return Tensor(array.astype(dtype, copy=True), requires_grad)
+
+
+def _python_numbers(data: Any) -> bool:
+    """Whether these are (nested lists of) Python's own numbers, with no array among them."""
+    if isinstance(data, (list, tuple)):
+        return all(map(_python_numbers, data))
+    return isinstance(data, (bool, int, float)) and not isinstance(data, np.generic)
 
 
 def zeros(*shape: int, like: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ def _step(model: LanguageModel, named: dict[str, Tensor], group: list[Batch], op
         loss = model.loss(to_device(ids, device), to_device(targets, device))
         value += float(loss) * share
         if not math.isfinite(value):
-            ill = [name for name, p in named.items() if not math.isfinite(float(p.array.sum()))]
+            ill = [name for name, p in named.items() if not math.isfinite(float(p.array.astype("float64").sum()))]
             return value, math.nan, f"the loss is {value}" + (f", for {ill[0]} is not finite any more" if ill else "")
         loss.backward(share)
     try:

@@ -15,7 +15,7 @@ from ..tensor import Tensor
 
 
 class Module:
-    """Base of everything with parameters. Its attributes are its parts: leaf Tensors, Modules, and lists of Modules.
+    """Base of everything with parameters. Its attributes are its parts: leaf Tensors, Modules, and lists or dicts of them.
 
     A subclass sets them in `__init__` and composes ops in `forward`; calling the module calls `forward`.
     """
@@ -32,25 +32,30 @@ class Module:
         with onlooker.module(self):
             return self.forward(*args, **options)
 
-    def children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly inside this one, by name; those in a list are numbered."""
-        for name, part in vars(self).items():
-            if isinstance(part, Module):
-                yield name, part
-            elif isinstance(part, (list, tuple)):
-                yield from ((f"{name}.{i}", item) for i, item in enumerate(part) if isinstance(item, Module))
+    def parts(self) -> Iterator[tuple[str, Module | Tensor]]:
+        """The Modules and leaf Tensors directly inside this one, by name; "layers.0" is the first in a list, "heads.en" one of a
+        dict. What an op made is no part, such as a state that is carried along."""
+        for name, value in vars(self).items():
+            yield from _parts(name, value)
 
     def named_modules(self, path: str = "") -> Iterator[tuple[str, Module]]:
-        """This module (its path is "") and all below it, by path, such as "blocks.0.attention"."""
+        """This module (its path is "") and all below it, by path, such as "blocks.0.attention"; each comes once."""
+        yield from self._named_modules(path, set())
+
+    def _named_modules(self, path: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+        if id(self) in seen:
+            return
+        seen.add(id(self))
         yield path, self
-        for name, child in self.children():
-            yield from child.named_modules(f"{path}.{name}" if path else name)
+        for name, part in self.parts():
+            if isinstance(part, Module):
+                yield from part._named_modules(f"{path}.{name}" if path else name, seen)
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters by path; one that is used in two places comes once, under the first."""
         seen = set()
         for path, module in self.named_modules():
-            for name, part in vars(module).items():
+            for name, part in module.parts():
                 if isinstance(part, Tensor) and id(part) not in seen:
                     seen.add(id(part))
                     yield f"{path}.{name}" if path else name, part
@@ -64,13 +69,14 @@ class Module:
 
     def __repr__(self) -> str:
         """The tree of modules, each with how many numbers it has to learn, and the shapes of its own parameters."""
-        return "\n".join(self._tree())
+        return "\n".join(self._tree("", (self,)))
 
-    def _tree(self, name: str = "") -> Iterator[str]:
-        own = [f"{n} {p.shape}" for n, p in vars(self).items() if isinstance(p, Tensor)]
+    def _tree(self, name: str, inside: tuple[Module, ...]) -> Iterator[str]:
+        own = [f"{n} {part.shape}" for n, part in self.parts() if isinstance(part, Tensor)]
         yield f"{name}{type(self).__name__} {self.count_parameters():,}  {', '.join(own)}".rstrip()
-        for child_name, child in self.children():
-            yield from (f"  {line}" for line in child._tree(f"{child_name}: "))
+        for n, part in self.parts():
+            if isinstance(part, Module) and part not in inside:
+                yield from (f"  {line}" for line in part._tree(f"{n}: ", (*inside, part)))
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -89,6 +95,8 @@ class Module:
 
     def to(self, device: str | None = None, *, dtype: Any = None) -> Module:
         """Move all parameters to a device, or to another float dtype, in place; returns the module."""
+        if dtype is not None and "float" not in str(dtype):
+            raise TypeError(f"to: parameters are floating point numbers, got dtype {dtype}; use float16, float32 or float64")
         for p in self.parameters():
             array = p.array if device is None else backend.to_device(p.array, device)
             p.array, p.grad = array if dtype is None else array.astype(dtype), None
@@ -98,8 +106,8 @@ class Module:
         """Copies of all parameters on the host, by path."""
         return {path: p.numpy() for path, p in self.named_parameters()}
 
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Overwrite all parameters. Nothing is written unless every name and shape fits."""
+    def check_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Raise ValueError unless every name and shape fits, so that `load_state_dict` can take this state."""
         own = dict(self.named_parameters())
         missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
         if missing or unknown:
@@ -109,5 +117,17 @@ class Module:
             if tuple(state[path].shape) != p.shape:
                 raise ValueError(f"load_state_dict: {path} has shape {p.shape} here and {tuple(state[path].shape)} in the "
                                  f"saved state; build the model with the sizes it was saved with")
-        for path, p in own.items():
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Overwrite all parameters. Nothing is written unless every name and shape fits."""
+        self.check_state_dict(state)
+        for path, p in self.named_parameters():
             p.assign_(backend.to_device(state[path], p.device).astype(p.dtype))
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Module | Tensor]]:
+    if isinstance(value, Module) or (isinstance(value, Tensor) and not value.made_by):
+        yield name, value
+    elif isinstance(value, (list, tuple, dict)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _parts(f"{name}.{key}", item)

@@ -76,8 +76,8 @@ def gelu(x, *, approximate="tanh"):
 
     They differ by up to 5e-4. The tanh form is the one of GPT-2, and much faster in NumPy. Keeps x and p.
 
-    Stable  1 + erf would lose the left tail, erfc keeps it; beyond |x| = 10 the tanh is 1 and beyond 40 the bell is 0 to the last
-            bit of float64, so x is clipped there before it is cubed or squared
+    Stable  1 + erf would lose the left tail, erfc keeps it; beyond |x| = 10 the tanh is 1 and beyond 40 the bell is 0 to the
+            last bit of float64, so x is clipped there before it is cubed or squared
     Source  Hendrycks & Gimpel 2016, arXiv 1606.08415
     """
     if approximate not in ("tanh", "none"):

@@ -54,7 +54,7 @@ def rms_norm(x, gamma, *, eps=1e-6):
 
     Keeps xhat, rstd and gamma.
 
-    Source  Zhang & Sennrich 2019, arXiv 1910.07467
+    Source  Zhang & Sennrich 2019, arXiv 1910.07467; derived in docs/derivations/layer_norm.md
     """
     xp, dtype, leading = array_module(x), x.dtype, tuple(range(x.ndim - 1))
     rows = x.astype(wide(x), copy=False)

@@ -95,10 +95,14 @@ def unroll(cell):
 
     Source  Werbos 1990; Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063; docs/derivations/bptt.md
     """
-    inputs, outputs = cell.shapes.line.split("->")
-    names = [state.name.removesuffix("_next") for state in cell.shapes.outputs]
+    (x_line, *rest_lines), states = cell.shapes.inputs or [None], cell.shapes.outputs
+    if x_line is None or not states:
+        raise ValueError(f"unroll: the cell {cell.name} needs a shape line that names its input and its next states; "
+                         f"write @op('x (B, D), h (B, H), … -> h_next (B, H)')")
+    names = [state.name.removesuffix("_next") for state in states]
 
-    @op(f"{inputs.replace('(B, D)', '(B, T, D)', 1)} -> hs (B, T, H), {outputs}")
+    @op(f"{over_time(x_line, 'x')}, {', '.join(map(str, rest_lines))} -> {over_time(states[0], 'hs')}, "
+        f"{', '.join(map(str, states))}")
     @rename(f"unroll({cell.name})", cell)
     def sequence(x, *rest, watch=None, **static):
         xp, (B, T, _) = array_module(x), x.shape
@@ -127,6 +131,11 @@ def unroll(cell):
         return (hs, *state), backward
 
     return sequence
+
+
+def over_time(spec, name):
+    """The line of an array (B, D) of every step, all steps together: (B, T, D)."""
+    return str(spec._replace(name=name, axes=(spec.axes[0], "T", *spec.axes[1:])))
 
 
 def rename(name, cell):
