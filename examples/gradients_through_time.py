@@ -216,12 +216,13 @@ def table(results: dict[str, Any]) -> str:
     means = [results["initial"]["Transformer, pre-norm"][t]["mean"] for t in LENGTHS]
     dilution = np.polyfit(np.log(LENGTHS), np.log(means), 1)[0]
     bent = [n for n, after in results["trained"].items() if after["power_r2"] > after["rate_r2"]]
+    seeds = len(next(iter(results["rates"].values())))
     spread = max(np.ptp(rates, axis=0).max() for rates in results["rates"].values())
     errors = max(f[t]["rate_error"] for f in results["initial"].values() for t in LENGTHS)
     return "\n".join([*lines, "", f"control: a linear RNN against its closed form, largest relative error "
                       f"{results['control_error']:.1e}",
-                      f"a rate differs by at most {spread:.4f} between seeds; standard error over the {B} sequences at most "
-                      f"{errors:.4f}",
+                      f"standard error of a rate over the {B} sequences at most {errors:.4f}"
+                      + (f"; it differs by at most {spread:.4f} between seeds" if seeds > 1 else ""),
                       f"dilution: with more positions to look at, the pre-norm Transformer's gradient of each one is smaller, "
                       f"like T^{dilution:.2f}",
                       f"after training, a power law fits better than an exponential: {'; '.join(bent) or 'nowhere'}",
@@ -257,7 +258,9 @@ def save(args: argparse.Namespace, results: dict[str, Any], curves: dict[str, di
     panels[0].annotate("vanishes", (2, 1e-11), color="0.4")
     panels[1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     figure.suptitle("How much does the loss still feel of what was there d steps ago?", fontsize=17)
-    figure.supxlabel(results["verdict"][0], fontsize=11, color="0.4")
+    not_so = [line.strip().removeprefix("no:").strip() for line in results["verdict"] if line.strip().startswith("no:")]
+    caption = results["verdict"][0] + "".join(f"; neither explodes nor vanishes: {models}" for models in not_so)
+    figure.supxlabel(caption, fontsize=11, color="0.4")
     path = out / "gradients_through_time.png"
     figure.savefig(path, dpi=120)
     print(f"\nwrote {path} and {path.with_suffix('.json').name}")

@@ -7,6 +7,8 @@ A name with the axes of its array. Equal letters are equal lengths, `4H` is four
 broadcasts to those axes; a bare output name says nothing about its shape. Arrays hold floating point numbers, unless the line
 says `ids:int`, `mask:bool` or `x:any`. Ops that follow other rules (reshape, broadcasting arithmetic) give a function of
 shapes instead.
+
+Read next: `op.py`, which asks it at every call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Let a language model write: sample one symbol, append it, ask again."""
+"""Let a language model write: sample one symbol, append it, ask again.
+
+Read next: `examples/train_language_model.py`.
+"""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def gradcheck(fn: Callable, *inputs: Any, step: float = 1e-5, rtol: float = 1e-6
         fn: an op, a module, or any function of Tensors that returns a Tensor or several. The parameters of a module
             (what its `named_parameters()` gives) are checked too, unless `parameters=False`.
         inputs: Tensors or arrays. Float ones become float64 and are checked, others are passed on.
-        step: how far to nudge, times max(1, |x|); a nudge is off by about step² times the third derivative, plus 1e-16/step.
+        step: how far to nudge; the nudge is off by about step² times the third derivative, plus 1e-16/step times the value.
         rtol, atol: pass when |ours - nudged| ≤ atol + rtol · max(|ours|, |nudged|).
         seed: of the random output gradients and directions.
 
@@ -150,20 +150,19 @@ def _check_input(arg: str, leaf: Tensor, start: np.ndarray, dx: np.ndarray, valu
 
     try:
         for where, direction in _directions(leaf.shape, rng):
-            step = precision.step * max(1.0, float(np.abs(start[direction != 0]).max()))
-            ours, nudged = float((dx * direction).sum()), float(np.mean(slopes(direction, step)))
+            ours, nudged = float((dx * direction).sum()), float(np.mean(slopes(direction, precision.step)))
             worst = abs(ours - nudged) / precision.allowed(ours, nudged) if np.isfinite([ours, nudged]).all() else np.inf
             report.compared += 1
             if abs(ours) > CLEAR:
                 report.relative = max(report.relative, abs(ours - nudged) / max(abs(ours), abs(nudged)))
             if worst > report.worst or report.compared == 1:
                 report.worst, report.where, report.ours, report.nudged = worst, arg + where, ours, nudged
-                worst_direction, worst_step = direction, step
+                worst_direction = direction
         if report.worst > 1:
             slack = precision.allowed(report.ours, report.nudged)
-            right, left = slopes(worst_direction, worst_step)
+            right, left = slopes(worst_direction, precision.step)
             between = min(left, right) - slack <= report.ours <= max(left, right) + slack
-            half = np.subtract(*slopes(worst_direction, worst_step / 2))        # of a smooth curve: half of right - left
+            half = np.subtract(*slopes(worst_direction, precision.step / 2))        # of a smooth curve: half of right - left
             if between and abs(half - (right - left) / 2) > 0.1 * abs(right - left):
                 report.kink = abs(right - left)
     finally:
@@ -193,7 +192,7 @@ def _explain(fn: str, report: InputReport, precision: Precision) -> str:
                 f"two sides differ by {report.kink:.3g}), where no gradient is right: check at another point or with a "
                 f"smaller step")
     if not np.isfinite(nudged):
-        return f"{message}. A nudge of {precision.step:g} leaves the domain of the function; check elsewhere or with a smaller step"
+        return f"{message}. A nudge of {precision.step:g} leaves the function's domain; check elsewhere, or with a smaller step"
     if ours == 0:
         return f"{message}. Backward says that this element has no influence: is its gradient returned at all?"
     for ratio, cause in (-1, "a sign is flipped"), (2, "a factor 2 is missing"), (0.5, "a factor 2 too much, or counted twice"):

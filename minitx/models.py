@@ -3,6 +3,8 @@
 `model(ids)` takes ids (B, T) and returns logits (B, T, V): at each position, scores for the symbol that comes next, computed
 from the symbols up to there. Each is embed → body → head, and the three can be called apart: `gradients_through_time.py`
 does, to look at the gradient between them.
+
+Read next: `optim.py`.
 """
 
 from __future__ import annotations

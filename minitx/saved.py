@@ -2,6 +2,8 @@
 
 A backward is a closure, and what it needs from the forward pass is exactly what it closes over. So the memory of a training
 step is no mystery: it can be listed, and the test suite holds that list in a table.
+
+Read next: `op.py`.
 """
 
 from __future__ import annotations

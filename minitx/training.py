@@ -128,8 +128,9 @@ def _step(model: LanguageModel, named: dict[str, Tensor], group: list[Batch], op
         loss = model.loss(to_device(ids, device), to_device(targets, device))
         value += float(loss) * share
         if not math.isfinite(value):
-            ill = [name for name, p in named.items() if not math.isfinite(float(p.array.astype("float64").sum()))]
-            return value, math.nan, f"the loss is {value}" + (f", for {ill[0]} is not finite any more" if ill else "")
+            sizes = {name: float(abs(p.array).max()) for name, p in named.items() if p.size}
+            name = max(sizes, key=lambda name: math.inf if math.isnan(sizes[name]) else sizes[name])
+            return value, math.nan, f"the loss is {value} (the largest parameter is {name}, up to {sizes[name]:.3g})"
         loss.backward(share)
     try:
         norm = clip_grad_norm(named, clip)

@@ -22,3 +22,9 @@ def refused(kind, call, *parts):
     assert "\n" not in message
     assert [part for part in parts if part not in message] == [], message
     return message
+
+
+def same(a, b):
+    """Whether two dictionaries of arrays are equal to the last bit, NaN too."""
+    return set(a) == set(b) and all(x.dtype == b[n].dtype and x.shape == b[n].shape and x.tobytes() == b[n].tobytes()
+                                    for n, x in a.items())

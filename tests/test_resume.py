@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import runpy
 import shlex
 import signal
 import subprocess
@@ -30,7 +31,8 @@ from minitx.training import History, train
 from .common import refused
 from .kill_runs import BATCHES, IDS, KINDS, STEPS, B, T, V, keeper_of, kill_and_resume, left_by, lines_in, run
 
-SCRIPT = Path(__file__).parent.parent / "examples" / "train_language_model.py"
+ROOT = Path(__file__).parent.parent
+SCRIPT, ENV = ROOT / "examples" / "train_language_model.py", {**os.environ, "MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -143,14 +145,15 @@ def test_an_earlier_run_in_the_same_place_is_put_aside(tmp_path, capsys):
 
 
 def test_half_written_files_are_never_taken_for_checkpoints_and_go_away(tmp_path):
-    half, mine = tmp_path / "run.checkpoint.7.part", tmp_path / "run.1.checkpoint.7.part"
+    half, other = tmp_path / "run.checkpoint.7.part", tmp_path / "run.1.checkpoint.7.part"
     half.write_bytes(b"half")
     refused(FileNotFoundError, lambda: keeper_of("rnn", tmp_path / "run").start(resume=True), "run.checkpoint'", "--resume")
     interrupted("rnn", tmp_path / "run", 3)
-    for path in (half, tmp_path / "run.jsonl.7.part", mine):
+    for path in (half, tmp_path / "run.jsonl.7.part", other):
         path.write_bytes(b"half")
     assert len(keeper_of("rnn", tmp_path / "run").start(resume=True).loss) == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == [mine.name, "run.checkpoint", "run.jsonl"], "only those of this run"
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [other.name, "run.checkpoint", "run.jsonl"], "and those of other runs stay"
 
 
 def test_what_cannot_be_written_is_known_before_the_first_step(tmp_path):
@@ -170,7 +173,7 @@ def test_a_run_that_stops_at_a_number_that_is_not_finite_keeps_its_checkpoint_an
 
     history = keeper.start()
     refused(FloatingPointError, lambda: run(keeper, history, after_step=poison),
-            "train: step 5: the loss is nan, for head.b is not finite any more, and nothing was changed", "lower the learning rate")
+            "train: step 5: the loss is nan (the largest parameter is head.b, up to nan), and nothing was changed", "lower")
     assert lines_in(keeper.metrics) == len(history.loss) == 5
     assert len(keeper_of("rnn", tmp_path / "run").start(resume=True).loss) == 4
 
@@ -206,7 +209,7 @@ def test_the_first_ctrl_c_ends_the_step_and_the_second_ends_at_once(tmp_path, ca
 
 
 def test_where_ctrl_c_is_not_ours_training_goes_on_without(tmp_path):
-    thread = threading.Thread(target=interrupted, args=("rnn", tmp_path / "thread", 2))     # no thread but the main one may listen
+    thread = threading.Thread(target=interrupted, args=("rnn", tmp_path / "thread", 2))     # only the main one may listen
     thread.start()
     thread.join()
     assert len(keeper_of("rnn", tmp_path / "thread").start(resume=True).loss) == 2
@@ -222,53 +225,74 @@ def test_where_ctrl_c_is_not_ours_training_goes_on_without(tmp_path):
 # The script
 
 
-@pytest.fixture
-def script(tmp_path):
-    """Start the example on a small book."""
-    (tmp_path / "book.txt").write_text("the cat sat on the mat, and the rat sat on the cat. " * 20)
+BOOK = "the cat sat on the mat, and the rat sat on the cat. " * 20
+ARGS = ["--model", "rnn", "--text", "book.txt", "--batch", "1", "--accumulate", "2", "--characters", "10"]
+PLACE = "language_model_rnn_own"
 
-    def start(*args, out="out"):
-        command = [sys.executable, str(SCRIPT), "--model", "rnn", "--text", "book.txt", "--batch", "1", "--characters", "10",
-                   "--accumulate", "2", "--steps", "60", "--out", out, *args]
-        return subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                env={**os.environ, "MPLBACKEND": "Agg"},
+
+def test_ctrl_c_ends_the_script_with_the_command_that_goes_on(tmp_path):
+    def start(command):
+        return subprocess.Popen(command, cwd=tmp_path, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
 
-    return start
-
-
-def test_ctrl_c_ends_the_script_with_the_command_that_goes_on(script, tmp_path):
-    whole = script(out="whole")
-    process, place = script("--checkpoint-every", "1000"), tmp_path / "out" / "language_model_rnn_own"
-    while process.poll() is None and lines_in(f"{place}.jsonl") < 5:
+    (tmp_path / "book.txt").write_text(BOOK)
+    command = [sys.executable, str(SCRIPT), *ARGS, "--steps", "50", "--out"]
+    process, whole = start([*command, "out", "--checkpoint-every", "1000"]), start([*command, "whole"])
+    while process.poll() is None and lines_in(tmp_path / "out" / f"{PLACE}.jsonl") < 5:
         time.sleep(0.002)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert process.returncode == 130, err
-    *_, told, command = out.splitlines()
-    done = lines_in(f"{place}.jsonl")
-    assert 5 <= done < 60 and told == f"{done} of 60 steps are in out/language_model_rnn_own.checkpoint; to go on:"
-    assert shlex.split(command)[1:4] == [str(SCRIPT), "--model", "rnn"] and command.endswith("--checkpoint-every 1000 --resume")
-    assert not Path(f"{place}.json").exists() and len(err.splitlines()) < 30
+    *_, told, last = out.splitlines()
+    done = lines_in(tmp_path / "out" / f"{PLACE}.jsonl")
+    assert 5 <= done < 50 and told == f"{done} of 50 steps are in out/{PLACE}.checkpoint; to go on:"
+    assert last == shlex.join([*command, "out", "--checkpoint-every", "1000", "--resume"])
+    assert "Ctrl-C again stops at once" in err and not (tmp_path / "out" / f"{PLACE}.json").exists()
 
-    resumed = subprocess.run(shlex.split(command), cwd=tmp_path, text=True, capture_output=True,
-                             env={**os.environ, "MPLBACKEND": "Agg"}, check=True)
-    expected = [line for line in whole.communicate()[0].splitlines() if not line.startswith(("speed", "wrote"))]
-    assert [line for line in resumed.stdout.splitlines() if not line.startswith(("speed", "wrote"))] == expected
-    assert left_by(place) == left_by(tmp_path / "whole" / place.name)
-    results = json.loads(Path(f"{place}.json").read_text())
-    assert len(results["train_bits"]) == 60 and results["events"] == []
+    ends = [[line for line in process.communicate()[0].splitlines() if not line.startswith(("speed", "wrote"))]
+            for process in (start(shlex.split(last)), whole)]
+    assert ends[0] == ends[1] and any(line.startswith("held-out text") for line in ends[0])
+    assert left_by(tmp_path / "out" / PLACE) == left_by(tmp_path / "whole" / PLACE)
+    results = json.loads((tmp_path / "out" / f"{PLACE}.json").read_text())
+    assert len(results["train_bits"]) == 50 and results["events"] == []
 
 
-def test_the_script_refuses_to_go_on_with_other_options(script, monkeypatch):
-    assert script("--steps", "1").wait() == 0
-    for args, says in (([], "of a run with steps = 1, and this one has steps = 60;"),
-                       (["--steps", "1", "--clip", "2", "--seed", "3"], "with clip = 1.0, seed = 0, and this one has clip = 2.0, seed = 3;"),
-                       (["--out", "elsewhere"], "there is no file 'elsewhere/language_model_rnn_own.checkpoint'")):
-        process = script(*args, "--resume")
-        out, err = process.communicate()
-        assert process.returncode == 1 and len(err.splitlines()) == 1 and says in err
-    assert script("--steps", "1", "--resume", "--characters", "3", "--checkpoint-every", "9").wait() == 0, "these may differ"
-    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--text", "my book", "--resume"])
-    monkeypatch.setattr(sys, "argv", sys.orig_argv[1:])
-    assert resume_command() == "python train.py --text 'my book' --resume"
+def test_the_script_refuses_to_go_on_with_other_options(tmp_path, monkeypatch, capsys):
+    def script(*args):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *ARGS, *args])
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+    def exits(*args):
+        with pytest.raises(SystemExit) as end:
+            script(*args, "--resume")
+        return end.value.code
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    (tmp_path / "book.txt").write_text(BOOK)
+    script("--steps", "2")
+    saved = left_by(tmp_path / "out" / PLACE)
+    assert "of a run with steps = 2, and this one has steps = 2400;" in exits()
+    assert "clip = 1.0, seed = 0, and this one has clip = 2.0, seed = 3;" in exits("--steps", "2", "--clip", "2", "--seed", "3")
+    assert f"there is no file 'elsewhere/{PLACE}.checkpoint'" in exits("--out", "elsewhere")
+    (tmp_path / "book.txt").write_text(BOOK.replace("rat", "dog"))
+    assert "of a run with text = " in exits("--steps", "2")
+    (tmp_path / "book.txt").write_text(BOOK)
+    capsys.readouterr()
+    script("--steps", "2", "--resume", "--characters", "3", "--checkpoint-every", "9", "--on-nonfinite", "record")
+    assert "held-out text" in capsys.readouterr().out and left_by(tmp_path / "out" / PLACE) == saved, "these may differ"
+
+
+def test_the_script_tells_where_it_stopped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text(BOOK)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *ARGS, "--steps", "50", "--lr", "1e38", "--clip", "0"])
+    with pytest.raises(SystemExit, match=r"train: step 1: the loss is nan \(the largest parameter is .* up to .*e\+37\), and"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
+def test_the_command_that_goes_on_is_the_one_that_started(monkeypatch):
+    for args in (["--text", "my book"], ["--text", "my book", "--resume"]):
+        monkeypatch.setattr(sys, "argv", ["train.py", *args])
+        monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", *args])
+        assert resume_command() == "python train.py --text 'my book' --resume"

@@ -33,8 +33,8 @@ class Module:
             return self.forward(*args, **options)
 
     def parts(self) -> Iterator[tuple[str, Module | Tensor]]:
-        """The Modules and leaf Tensors directly inside this one, by name; "layers.0" is the first in a list, "heads.en" one of a
-        dict. What an op made is no part, such as a state that is carried along."""
+        """The Modules and leaf Tensors directly inside this one, by name; "layers.0" is the first in a list, "heads.en" one of
+        a dict. What an op made is no part, such as a state that is carried along."""
         for name, value in vars(self).items():
             yield from _parts(name, value)
 

@@ -1,7 +1,7 @@
 """All mathematics of minitx: every op with its backward, by hand.
 
-Read in this order: softmax, linear, basic, shaping, indexing, activations, norm, embedding, dropout, recurrent, sequences,
-attention; and powers, extremes, reductions, losses when you need them.
+Read in this order: softmax, linear, norm, recurrent, sequences, attention. The rest when you need it: basic, powers, extremes,
+reductions, shaping, indexing, activations, embedding, dropout, losses.
 """
 
 from . import methods  # gives Tensor its operators

@@ -1,6 +1,6 @@
 """Activations: functions of one number, applied to every element. dx = dy f'(x), and f' is often cheaper from y than from x.
 
-Read next: `linear.py`.
+Read next: `embedding.py`.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Between any two positions lies *one* step, whatever their distance; compare `recurrent.py`, where it is the distance itself.
 
-Read next: `recurrent.py`.
+Read next: `nn/module.py`, how ops become models.
 """
 
 import math

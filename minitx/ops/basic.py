@@ -3,7 +3,7 @@
 Repeating a number along an axis spends it several times, so going back its gradients are *summed* over that axis. That is all
 there is to broadcasting, and sum and broadcast are each other's backward.
 
-Read next: `shaping.py`, ops that only move numbers.
+Read next: `powers.py`.
 """
 
 import math
@@ -23,8 +23,10 @@ def broadcasting(*shapes):
 
 def unbroadcast(dz, shape):
     """Sum `dz` over the axes along which an operand of this shape was repeated. No shape, no gradient: None."""
-    if shape is None or dz.shape == shape:
-        return dz if shape is not None else None
+    if shape is None:
+        return None
+    if dz.shape == shape:
+        return dz
     new = dz.ndim - len(shape)
     repeated = tuple(i for i, n in enumerate(dz.shape) if i < new or (shape[i - new] == 1 and n != 1))
     return total(dz, repeated).reshape(shape)

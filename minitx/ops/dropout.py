@@ -1,6 +1,6 @@
 """Dropout: training on a different random part of the network at every step.
 
-Read next: `attention.py`.
+Read next: `losses.py`.
 """
 
 from ..op import op

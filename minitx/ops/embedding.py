@@ -1,6 +1,6 @@
 """The embedding: a table with a row of numbers for every symbol.
 
-Read next: `attention.py`.
+Read next: `dropout.py`.
 """
 
 from ..backend import scatter_add

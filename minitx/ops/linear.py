@@ -1,6 +1,6 @@
 """The linear map: where the parameters of a network are, and most of its arithmetic.
 
-Read next: `softmax.py`.
+Read next: `norm.py`.
 """
 
 import math

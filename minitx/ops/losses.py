@@ -2,7 +2,7 @@
 
 `reduction` is "mean", "sum" or "none". The mean of no losses is 0, so that an empty batch does not end a training.
 
-Read next: `norm.py`.
+Read next: `recurrent.py`.
 """
 
 from ..backend import array_module, narrow, total, wide

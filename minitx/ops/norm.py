@@ -1,6 +1,6 @@
 """Normalisation: keep the numbers that flow through a deep network at one scale.
 
-Read next: `embedding.py`, or `attention.py`.
+Read next: `recurrent.py`, where an op is a step through time.
 """
 
 from ..backend import array_module, wide
@@ -33,8 +33,10 @@ def layer_norm(x, gamma, beta, *, eps=1e-5):
     y = gamma * xhat + beta                                                                  # 4
 
     def backward(dy):
-        dgamma, dbeta, dxhat = (dy * xhat).sum(leading), dy.sum(leading, dtype=rstd.dtype), dy * gamma      # 4
-        dx = rstd * (dxhat - dxhat.mean(-1, keepdims=True) - xhat * (dxhat * xhat).mean(-1, keepdims=True))    # 3, 2, 1
+        dgamma, dbeta = (dy * xhat).sum(leading), dy.sum(leading, dtype=rstd.dtype)          # 4
+        dxhat = dy * gamma
+        along_1, along_xhat = dxhat.mean(-1, keepdims=True), (dxhat * xhat).mean(-1, keepdims=True)
+        dx = rstd * (dxhat - along_1 - xhat * along_xhat)                                    # 3, 2, 1
         return dx.astype(dtype, copy=False), dgamma.astype(dtype, copy=False), dbeta.astype(dtype, copy=False)
 
     return y.astype(dtype, copy=False), backward

@@ -3,7 +3,7 @@
 A recurrent net reads one position after the other and keeps what it has seen in a state of fixed size. Learning means going
 back the same way, step by step: this is where gradients explode or vanish, and `unroll` is the place where it happens.
 
-Read next: `sequences.py`, the same mathematics with far less Python; or `attention.py`, which has no loop.
+Read next: `sequences.py`, the same mathematics with far less Python.
 """
 
 import functools

@@ -2,7 +2,7 @@
 
 `axis` is one axis, several as a tuple, or None for all, as in NumPy.
 
-Read next: `softmax.py`.
+Read next: `shaping.py`, ops that only move numbers.
 """
 
 import math
@@ -21,13 +21,13 @@ def logsumexp(x, *, axis=None, keepdims=False):
     """
     xp, dtype, top = array_module(x), x.dtype, peak(x, axis)
     e = xp.exp(x - top)
-    all_of_it = e.sum(axis, dtype=wide(x), keepdims=True)
-    empty = all_of_it == 0
-    all_of_it = xp.where(empty, 1, all_of_it)
-    kept = xp.where(empty, -math.inf, xp.log(all_of_it) + top).astype(dtype, copy=False)
+    denominator = e.sum(axis, dtype=wide(x), keepdims=True)
+    empty = denominator == 0
+    denominator = xp.where(empty, 1, denominator)
+    kept = xp.where(empty, -math.inf, xp.log(denominator) + top).astype(dtype, copy=False)
 
     def backward(dy):
-        return (e * (dy.reshape(all_of_it.shape) / all_of_it)).astype(dtype, copy=False)
+        return (e * (dy.reshape(denominator.shape) / denominator)).astype(dtype, copy=False)
 
     return kept if keepdims else kept.squeeze(axis), backward
 

@@ -5,7 +5,7 @@
 
 Inside, time is the first axis, so that one step is one block of memory. `reference=` names the readable form.
 
-Read next: `nn/recurrent.py`, the modules.
+Read next: `attention.py`, which has no loop.
 """
 
 from ..backend import array_module, total

@@ -1,6 +1,6 @@
 """Softmax, its logarithm, and the loss that is made of it.
 
-Read next: `norm.py`, or `attention.py`, where softmax decides what a position looks at.
+Read next: `linear.py`, where the parameters are.
 """
 
 import math
@@ -25,8 +25,8 @@ def softmax(x, *, axis=-1):
     Source  Bridle 1990; derived in docs/derivations/softmax.md
     """
     y, _ = shifted_exp(x, axis)
-    all_of_it = y.sum(axis, dtype=wide(x), keepdims=True)
-    y /= array_module(x).where(all_of_it == 0, 1, all_of_it)
+    denominator = y.sum(axis, dtype=wide(x), keepdims=True)
+    y /= array_module(x).where(denominator == 0, 1, denominator)
 
     def backward(dy):
         return y * (dy - total(dy * y, axis, keepdims=True))
@@ -48,9 +48,9 @@ def log_softmax(x, *, axis=-1):
     """
     xp = array_module(x)
     e, y = shifted_exp(x, axis)
-    all_of_it = e.sum(axis, dtype=wide(x), keepdims=True)
-    empty = all_of_it == 0
-    y -= xp.log(xp.where(empty, 1, all_of_it))
+    denominator = e.sum(axis, dtype=wide(x), keepdims=True)
+    empty = denominator == 0
+    y -= xp.log(xp.where(empty, 1, denominator))
 
     def backward(dy):
         return xp.where(empty, 0, dy - xp.exp(y) * total(dy, axis, keepdims=True))
@@ -76,8 +76,11 @@ def peak(x, axis):
 def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, reduction="mean"):
     """How surprised the scores are by the truth: -log of the weight that softmax gives to the target. In nats.
 
-        loss = logΣexp(logits) - logits[target]                     for every row
-        dlogits = softmax(logits) - onehot(target)                  times the gradient of that row
+        shifted = logits - max(logits),   e = exp(shifted)           (1)
+        denominator = Σ e                                            (2)
+        loss = log(denominator) - shifted[target]                    (3) for every row
+
+    Together the three are kind to whoever goes back:  dlogits = softmax(logits) - onehot(target),  times the row's gradient.
 
     Rows whose target is `ignore_index` count for nothing. `reduction` is "mean" over the rows that count (0 when none does,
     so that a batch of padding does not end a training), "sum", or "none". With `label_smoothing` s the truth is 1 - s on the
@@ -100,10 +103,12 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
     check_ids(truth, V, "targets", f"; padding must be ignore_index = {ignore_index}")
 
     rows = logits.reshape(n, V).astype(wide(logits), copy=False)
-    e, shifted = shifted_exp(rows, -1)                                                       # (n, V)
-    all_of_it, s = e.sum(-1), label_smoothing                                                # (n)
-    all_of_it = xp.where(all_of_it == 0, 1, all_of_it)                                       # a row of -inf: the loss is inf
-    losses = xp.log(all_of_it) - (1 - s) * shifted[xp.arange(n), truth]
+    e, shifted = shifted_exp(rows, -1)                                                       # 1  (n, V)
+    xp.copyto(e, 0, where=~counts[:, None])
+    denominator = e.sum(-1)                                                                  # 2  (n)
+    denominator = xp.where(denominator == 0, 1, denominator)     # of a row of -inf, whose loss is then inf
+    s = label_smoothing
+    losses = xp.log(denominator) - (1 - s) * shifted[xp.arange(n), truth]                    # 3  (n)
     if s:
         losses -= s * shifted.mean(-1)
     losses = xp.where(counts, losses, 0)
@@ -112,7 +117,7 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
 
     def backward(dloss):
         share = dloss.reshape(-1) * counts / (counted if reduction == "mean" else 1)         # (n)
-        drows = e * (share / all_of_it)[:, None]
+        drows = e * (share / denominator)[:, None]                                           # 3, 2, 1  (n, V)
         if s:
             drows -= (share * (s / V))[:, None]
         drows[xp.arange(n), truth] -= (1 - s) * share
