@@ -161,7 +161,10 @@ class ShapeRule:
         self.outputs: list[Spec] = []
 
     def check_kinds(self, op: str, names: Sequence[str], dtypes: Sequence[Any]) -> None:
-        """Ops with a function of shapes see to their dtypes themselves."""
+        """Ops with a function of shapes see to their dtypes themselves; those of any shape take no Python numbers."""
+        for name, dtype in zip(names, dtypes, strict=False):
+            if self.rule is any_shape and isinstance(dtype, type):
+                raise TypeError(f"{op}: {name} must be an array, got a {dtype.__name__}; make one with tensor(...)")
 
     def check_outputs(self, op: str, shapes: Sequence[Shape], known: Lengths) -> None:
         """Nothing was promised."""

@@ -80,6 +80,7 @@ class Op:
         self.arrays = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
         self.many = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
         self.static = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        self.optional = {p.name for p in parameters if p.default is None}
         self.open = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._seen: set[tuple] = set()
         said = [spec.name for spec in shapes.inputs]
@@ -110,8 +111,8 @@ class Op:
             key.append((type(x), x.shape, x.dtype) if backend.is_array(x) else type(x))
         if new := (signature := tuple(key)) not in self._seen:
             lengths = self._check(arrays)
-        if static:      # np.float64 would make float64 of float32
-            static = {name: value.item() if isinstance(value, np.generic) else value for name, value in static.items()}
+        if static:
+            static = {name: self._option(name, value) for name, value in static.items()}
 
         onlooker, vjp = observer.get(), self.vjp
         if onlooker is not None:
@@ -166,6 +167,13 @@ class Op:
         given = {name: value for name, value in static.items() if name not in self.arrays}
         return (bound.args if self.many else bound.args[:last + 1]), given
 
+    def _option(self, name: str, value: Any) -> Any:
+        """A keyword argument: no Tensor, which would get no gradient, and no np.float64, which would make float64 of float32."""
+        if isinstance(value, Tensor):
+            raise TypeError(f"{self.name}: {name} is a Tensor; expected a plain value, since no gradient goes there; "
+                            f"give {name}=t.item(), or t.array")
+        return value.item() if isinstance(value, np.generic) else value
+
     def _pair(self, result: Any) -> tuple[Any, Callable]:
         """What an op must return, or a sentence about what it did return."""
         if type(result) is tuple and len(result) == 2 and callable(result[1]):
@@ -192,26 +200,42 @@ class Op:
                     widths.setdefault(str(x.dtype), name)
                 elif x.dtype.kind not in "iub":
                     raise TypeError(f"{self.name}: {name} has dtype {x.dtype}; expected numbers or booleans")
-            elif x is not None and not isinstance(x, (int, float)):
-                raise TypeError(f"{self.name}: {name} is a {type(x).__name__}; expected a Tensor, an array or a number; "
+            elif x is None and (name in self.optional or isinstance(self.shapes, ShapeLine)):
+                continue                        # a shape line tells for itself who may be None
+            elif not isinstance(x, (int, float)):
+                given = "None" if x is None else f"a {type(x).__name__}"
+                raise TypeError(f"{self.name}: {name} is {given}; expected a Tensor, an array or a number; "
                                 f"make one with minitx.tensor(...)")
         for found, what, remedy in ((devices, "devices", ".to(device)"), (widths, "float widths", "tensor(x, dtype=...)")):
             if len(found) > 1:
                 given = " and ".join(f"{name} is {kind}" for kind, name in found.items())
                 raise TypeError(f"{self.name}: arguments of different {what}: {given}; convert one with {remedy}")
         self.shapes.check_kinds(self.name, names, [None if x is None else getattr(x, "dtype", type(x)) for x in arrays])
+        if arrays and not devices:
+            raise TypeError(f"{self.name}: got {', '.join(f'{n} = {x!r}' for n, x in zip(names, arrays, strict=True))}; "
+                            f"expected at least one Tensor or array; make one with minitx.tensor(...)")
         return self.shapes.check(self.name, names, [getattr(x, "shape", None if x is None else ()) for x in arrays])
 
     def _explained(self, error: Exception, arrays: Sequence[Any], static: dict) -> Exception:
         """An error from inside the op, with the op and its arguments in front."""
-        kinds = (IndexError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError)
-        kind: Any = next((k for k in kinds if isinstance(error, k)), RuntimeError)
+        kinds = {IndexError: IndexError, TypeError: TypeError, AttributeError: TypeError, ValueError: ValueError,
+                 OverflowError: ValueError, ArithmeticError: ArithmeticError, LookupError: LookupError}
+        kind: Any = next((kind for found, kind in kinds.items() if isinstance(error, found)), RuntimeError)
         if str(error).startswith(f"{self.name}:"):
             return kind(str(error))
-        given = [f"{n} {x.shape} {x.dtype}" if backend.is_array(x) else f"{n} = {x!r}"
-                 for n, x in zip(self.names(len(arrays)), arrays, strict=True)]
-        given += [f"{n} = {v!r}" for n, v in static.items() if n != "watch"]
-        return kind(f"{self.name}: {error}; called with {', '.join(given)}")
+        named = [*zip(self.names(len(arrays)), arrays, strict=True), *((n, v) for n, v in static.items() if n != "watch")]
+        given = ", ".join(f"{n} {shown(v)}" if backend.is_array(v) else f"{n} = {shown(v)}" for n, v in named)
+        return kind(f"{self.name}: {' '.join(str(error).split())}; called with {given or 'nothing'}")
+
+
+def shown(value: Any) -> str:
+    """A value in a few words, for an error of one line: shape and dtype stand for an array, within an index too."""
+    if backend.is_array(value):
+        return f"{value.shape} {value.dtype}"
+    if type(value) is tuple:
+        return f"({', '.join(map(shown, value))}{',' * (len(value) == 1)})"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def op(shapes: str | Callable = any_shape, *, reference: Op | None = None) -> Callable[[Callable], Op]:

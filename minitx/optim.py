@@ -174,6 +174,11 @@ def clip_grad_norm(parameters: Iterable[Tensor] | Mapping[str, Tensor], max_norm
     `named_parameters`) to have the parameter called by its name.
 
     Source  Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063
+
+    >>> x = mx.tensor(np.zeros(2), requires_grad=True)
+    >>> x.grad = np.array([3.0, 4.0])
+    >>> clip_grad_norm([x], 1.0), x.grad.round(9).tolist()
+    (5.0, [0.6, 0.8])
     """
     named = parameters if isinstance(parameters, Mapping) else {f"parameter {i}": p for i, p in enumerate(parameters)}
     if not max_norm > 0:
@@ -195,6 +200,10 @@ def warmup_cosine(peak: float, *, total: int, warmup: int = 0, floor: float = 0.
     cosine until step `total`, and `floor` ever after.
 
     Source  Loshchilov & Hutter 2016, arXiv 1608.03983
+
+    >>> rate = warmup_cosine(1.0, total=6, warmup=2)
+    >>> [round(rate(step), 3) for step in range(8)]
+    [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
     """
     if not 0 <= warmup <= total:
         raise ValueError(f"warmup_cosine: warmup must be from 0 to total = {total} steps, got {warmup}")

@@ -29,6 +29,9 @@ def saved(backward: Callable) -> list[Saved]:
     """List what `backward` (the second result of `op.vjp`) keeps for its turn.
 
     A view keeps the whole array that it looks into; memory that several names share is counted at the first of them.
+
+    >>> saved(ops.exp.vjp(np.zeros(3))[1])
+    [Saved(name='y', shape=(3,), bytes=24)]
     """
     seen: set[int] = set()
     rows = []

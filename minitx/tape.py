@@ -52,6 +52,10 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
         seed: an array of the shape and dtype of `loss`, the gradient that arrives from outside.
 
     The walk gives back each node's memory as it passes. Arrays of the result may be views: copy before writing.
+
+    >>> x = mx.tensor([1.0, 2.0], requires_grad=True)
+    >>> gradients((x * x).sum())[x].tolist()
+    [2.0, 4.0]
     """
     if not loss.requires_grad:
         raise RuntimeError("backward: nothing here requires a gradient; was the Tensor made under no_grad(), detached, "

@@ -21,7 +21,14 @@ tracking: ContextVar[bool] = ContextVar("tracking", default=True)
 
 @contextlib.contextmanager
 def no_grad() -> Iterator[None]:
-    """Inside `with no_grad():` (or a function decorated with `@no_grad()`) ops do not enter the tape and nothing is kept."""
+    """Inside `with no_grad():` (or a function decorated with `@no_grad()`) ops do not enter the tape and nothing is kept.
+
+    >>> x = mx.tensor([1.0, 2.0], requires_grad=True)
+    >>> with no_grad():
+    ...     y = 2 * x
+    >>> y.requires_grad, (2 * x).requires_grad
+    (False, True)
+    """
     before = tracking.set(False)
     try:
         yield
@@ -167,6 +174,9 @@ def tensor(data: Any, *, dtype: Any = None, device: str | None = None, requires_
     """A Tensor with its own copy of `data`: an array, a Tensor, or (nested lists of) numbers.
 
     Arrays keep their dtype and device unless told otherwise; Python floats become float32, the dtype of modules.
+
+    >>> tensor([1, 2.5]).dtype.name, tensor(np.array([1, 2.5])).dtype.name
+    ('float32', 'float64')
     """
     array = data.array if isinstance(data, Tensor) else data
     if not backend.is_array(array):

@@ -57,6 +57,12 @@ def run(keeper, history, steps=STEPS, after_step=None):
                      after_step=after_step or keeper)
 
 
+def interrupted(kind, place, at, every=1):
+    """A run that ended after `at` steps."""
+    keeper = keeper_of(kind, place, every)
+    return run(keeper, keeper.start(), after_step=lambda history: keeper(history) or len(history.loss) == at)
+
+
 def left_by(place):
     """Everything that a run has left, but for the times that it took."""
     arrays, about = load_arrays(f"{place}.checkpoint")

@@ -17,6 +17,7 @@ LAYERS = {
     "Linear": lambda: nn.Linear(3, 2, **F64),
     "Linear without bias": lambda: nn.Linear(3, 2, bias=False, **F64),
     "LayerNorm": lambda: nn.LayerNorm(3, **F64),
+    "RMSNorm": lambda: nn.RMSNorm(3, **F64),
     "RNN": lambda: nn.RNN(3, 2, **F64),
     "linear RNN": lambda: nn.RNN(3, 2, activation="linear", gain=1.3, **F64),
     "LSTM": lambda: nn.LSTM(3, 2, **F64),

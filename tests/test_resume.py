@@ -1,21 +1,16 @@
 """Runs survive: what was interrupted goes on, bit for bit, as if nothing had happened (C64).
 
 `python -m tests.kill_runs --kills 50` kills many more runs than this does.
+Read next: `test_interrupts.py`, Ctrl-C and the script.
 """
 
 import json
 import math
-import os
 import random
-import runpy
-import shlex
 import signal
 import subprocess
 import sys
-import threading
-import time
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,21 +20,14 @@ from minitx.checkpoint import load_run, save_run
 from minitx.data import windows
 from minitx.models import RecurrentLM
 from minitx.optim import SGD
-from minitx.runs import Keeper, resume_command
+from minitx.runs import Keeper
 from minitx.training import History, train
 
+from . import kill_runs as tiny
 from .common import refused
-from .kill_runs import BATCHES, IDS, KINDS, STEPS, B, T, V, keeper_of, kill_and_resume, left_by, lines_in, run
+from .kill_runs import interrupted, keeper_of, kill_and_resume, left_by, lines_in, run
 
-ROOT = Path(__file__).parent.parent
-SCRIPT, ENV = ROOT / "examples" / "train_language_model.py", {**os.environ, "MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
-every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def interrupted(kind, place, at, every=1):
-    """A run that ended after `at` steps."""
-    keeper = keeper_of(kind, place, every)
-    return run(keeper, keeper.start(), after_step=lambda history: keeper(history) or len(history.loss) == at)
+every_kind = pytest.mark.parametrize("kind", tiny.KINDS)
 
 
 # Bit for bit
@@ -51,9 +39,9 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(kind, tmp_path):
 
 
 @every_kind
-@pytest.mark.parametrize("at, every", [(1, 1), (6, 2), (7, 7), (14, 100), (STEPS - 1, 3), (STEPS, 7)])
+@pytest.mark.parametrize("at, every", [(1, 1), (6, 2), (7, 7), (14, 100), (tiny.STEPS - 1, 3), (tiny.STEPS, 7)])
 def test_a_run_that_ends_early_goes_on_bit_for_bit(kind, at, every, tmp_path):
-    assert [(step * 2) % BATCHES == 0 for step in (6, 7)] == [True, False], "at an epoch's end, and within one"
+    assert [(step * 2) % tiny.BATCHES == 0 for step in (6, 7)] == [True, False], "at an epoch's end, and within one"
     keeper = keeper_of(kind, tmp_path / "whole", every=1000)
     run(keeper, keeper.start())
     assert len(interrupted(kind, tmp_path / "broken", at, every).loss) == at
@@ -62,16 +50,44 @@ def test_a_run_that_ends_early_goes_on_bit_for_bit(kind, at, every, tmp_path):
     assert len(history.loss) == at and lines_in(keeper.metrics) == at, "a checkpoint at the end, whatever `every` is"
     run(keeper, history)
     assert left_by(tmp_path / "broken") == left_by(tmp_path / "whole"), "and saving disturbs nothing"
+    assert history.seconds_at == sorted(history.seconds_at), "the clock goes on, too"
+
+
+KILLED_AT_A_HALF = """
+import os, signal, sys
+from tests.kill_runs import keeper_of, run
+
+def fsync(file, calls=[]):
+    calls.append(file)
+    if len(calls) == 6:                     # two files at the start, then one checkpoint after every step
+        os.ftruncate(file, os.fstat(file).st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.fsync, keeper = fsync, keeper_of("lstm", sys.argv[1])
+run(keeper, keeper.start())
+"""
+
+
+def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tmp_path):
+    killed = subprocess.run([sys.executable, "-c", KILLED_AT_A_HALF, tmp_path / "broken"], cwd=tiny.ROOT, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(list(tmp_path.glob("broken.checkpoint.*.part"))) == 1 and lines_in(tmp_path / "broken.jsonl") == 4
+    keeper = keeper_of("lstm", tmp_path / "broken", seed=99)
+    history = keeper.start(resume=True)
+    assert len(history.loss) == 3 and not list(tmp_path.glob("*.part"))
+    run(keeper, history)
+    interrupted("lstm", tmp_path / "whole", tiny.STEPS)
+    assert left_by(tmp_path / "broken") == left_by(tmp_path / "whole")
 
 
 def test_a_state_that_is_carried_from_batch_to_batch_goes_on_bit_for_bit(tmp_path):
     def fresh(seed):
         mx.seed(seed)
-        model = RecurrentLM(V, 4, 6, dropout=0.1)
+        model = RecurrentLM(tiny.V, 4, 6, dropout=0.1)
         return model, SGD(model.parameters(), 0.1, momentum=0.9)
 
     def go_on(model, optimizer, state, start, stop):
-        for ids, targets in islice(windows(IDS, B, T, np.random.default_rng(0)), start, stop):
+        for ids, targets in islice(windows(tiny.IDS, tiny.B, tiny.T, np.random.default_rng(0)), start, stop):
             hs, state = model.layers[0](model.tokens(ids), state)
             state = [s.detach() for s in state]
             loss = mx.ops.cross_entropy(model.head(model.dropout(hs)), targets)
@@ -112,11 +128,11 @@ def test_numbers_that_are_not_finite_are_recorded_and_come_back(tmp_path):
 
     def keeper(seed):
         mx.seed(seed)
-        model = Ill(V, 4, 5)
+        model = Ill(tiny.V, 4, 5)
         return Keeper(tmp_path / "run", model, SGD(model.parameters(), 0.1), config={}, every=1)
 
     def go_on(keeper, history, steps):
-        batches = islice(windows(IDS, B, T, np.random.default_rng(0)), len(history.loss), None)
+        batches = islice(windows(tiny.IDS, tiny.B, tiny.T, np.random.default_rng(0)), len(history.loss), None)
         with keeper:
             return train(keeper.model, batches, keeper.optimizer, steps=steps, on_nonfinite="record", history=history,
                          after_step=keeper)
@@ -169,130 +185,10 @@ def test_a_run_that_stops_at_a_number_that_is_not_finite_keeps_its_checkpoint_an
     def poison(history):
         keeper(history)
         if len(history.loss) == 5:
-            keeper.model.head.b.assign_(np.full(V, np.nan, "float32"))
+            keeper.model.head.b.assign_(np.full(tiny.V, np.nan, "float32"))
 
     history = keeper.start()
     refused(FloatingPointError, lambda: run(keeper, history, after_step=poison),
             "train: step 5: the loss is nan (the largest parameter is head.b, up to nan), and nothing was changed", "lower")
     assert lines_in(keeper.metrics) == len(history.loss) == 5
     assert len(keeper_of("rnn", tmp_path / "run").start(resume=True).loss) == 4
-
-
-# Ctrl-C
-
-
-def test_the_first_ctrl_c_ends_the_step_and_the_second_ends_at_once(tmp_path, capfd):
-    before, steps = signal.getsignal(signal.SIGINT), []
-
-    def press(times):
-        def after_step(history):
-            for _ in range(times if len(history.loss) == 3 else 0):
-                signal.raise_signal(signal.SIGINT)
-            steps.append(len(history.loss))
-            return keeper(history)
-
-        return after_step
-
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        keeper = keeper_of("rnn", tmp_path / "one", every=100)
-        assert len(run(keeper, keeper.start(), after_step=press(1)).loss) == 3 and keeper.stopped
-        assert steps == [1, 2, 3] and len(keeper_of("rnn", tmp_path / "one").start(resume=True).loss) == 3
-        assert "Ctrl-C again stops at once" in capfd.readouterr().err
-        keeper = keeper_of("rnn", tmp_path / "two", every=2)
-        with pytest.raises(KeyboardInterrupt):
-            run(keeper, keeper.start(), after_step=press(2))
-        assert steps == [1, 2, 3, 1, 2] and signal.getsignal(signal.SIGINT) is signal.default_int_handler, "as it was"
-        assert len(keeper_of("rnn", tmp_path / "two").start(resume=True).loss) == 2, "the last good one"
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_where_ctrl_c_is_not_ours_training_goes_on_without(tmp_path):
-    thread = threading.Thread(target=interrupted, args=("rnn", tmp_path / "thread", 2))     # only the main one may listen
-    thread.start()
-    thread.join()
-    assert len(keeper_of("rnn", tmp_path / "thread").start(resume=True).loss) == 2
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)                    # a program in the background ignores it
-    try:
-        keeper = keeper_of("rnn", tmp_path / "ignored")
-        with keeper.start() and keeper:
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-# The script
-
-
-BOOK = "the cat sat on the mat, and the rat sat on the cat. " * 20
-ARGS = ["--model", "rnn", "--text", "book.txt", "--batch", "1", "--accumulate", "2", "--characters", "10"]
-PLACE = "language_model_rnn_own"
-
-
-def test_ctrl_c_ends_the_script_with_the_command_that_goes_on(tmp_path):
-    def start(command):
-        return subprocess.Popen(command, cwd=tmp_path, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
-
-    (tmp_path / "book.txt").write_text(BOOK)
-    command = [sys.executable, str(SCRIPT), *ARGS, "--steps", "50", "--out"]
-    process, whole = start([*command, "out", "--checkpoint-every", "1000"]), start([*command, "whole"])
-    while process.poll() is None and lines_in(tmp_path / "out" / f"{PLACE}.jsonl") < 5:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    assert process.returncode == 130, err
-    *_, told, last = out.splitlines()
-    done = lines_in(tmp_path / "out" / f"{PLACE}.jsonl")
-    assert 5 <= done < 50 and told == f"{done} of 50 steps are in out/{PLACE}.checkpoint; to go on:"
-    assert last == shlex.join([*command, "out", "--checkpoint-every", "1000", "--resume"])
-    assert "Ctrl-C again stops at once" in err and not (tmp_path / "out" / f"{PLACE}.json").exists()
-
-    ends = [[line for line in process.communicate()[0].splitlines() if not line.startswith(("speed", "wrote"))]
-            for process in (start(shlex.split(last)), whole)]
-    assert ends[0] == ends[1] and any(line.startswith("held-out text") for line in ends[0])
-    assert left_by(tmp_path / "out" / PLACE) == left_by(tmp_path / "whole" / PLACE)
-    results = json.loads((tmp_path / "out" / f"{PLACE}.json").read_text())
-    assert len(results["train_bits"]) == 50 and results["events"] == []
-
-
-def test_the_script_refuses_to_go_on_with_other_options(tmp_path, monkeypatch, capsys):
-    def script(*args):
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *ARGS, *args])
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-
-    def exits(*args):
-        with pytest.raises(SystemExit) as end:
-            script(*args, "--resume")
-        return end.value.code
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MPLBACKEND", "Agg")
-    (tmp_path / "book.txt").write_text(BOOK)
-    script("--steps", "2")
-    saved = left_by(tmp_path / "out" / PLACE)
-    assert "of a run with steps = 2, and this one has steps = 2400;" in exits()
-    assert "clip = 1.0, seed = 0, and this one has clip = 2.0, seed = 3;" in exits("--steps", "2", "--clip", "2", "--seed", "3")
-    assert f"there is no file 'elsewhere/{PLACE}.checkpoint'" in exits("--out", "elsewhere")
-    (tmp_path / "book.txt").write_text(BOOK.replace("rat", "dog"))
-    assert "of a run with text = " in exits("--steps", "2")
-    (tmp_path / "book.txt").write_text(BOOK)
-    capsys.readouterr()
-    script("--steps", "2", "--resume", "--characters", "3", "--checkpoint-every", "9", "--on-nonfinite", "record")
-    assert "held-out text" in capsys.readouterr().out and left_by(tmp_path / "out" / PLACE) == saved, "these may differ"
-
-
-def test_the_script_tells_where_it_stopped(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "book.txt").write_text(BOOK)
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *ARGS, "--steps", "50", "--lr", "1e38", "--clip", "0"])
-    with pytest.raises(SystemExit, match=r"train: step 1: the loss is nan \(the largest parameter is .* up to .*e\+37\), and"):
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-
-
-def test_the_command_that_goes_on_is_the_one_that_started(monkeypatch):
-    for args in (["--text", "my book"], ["--text", "my book", "--resume"]):
-        monkeypatch.setattr(sys, "argv", ["train.py", *args])
-        monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", *args])
-        assert resume_command() == "python train.py --text 'my book' --resume"

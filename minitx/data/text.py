@@ -75,6 +75,10 @@ class Vocabulary:
 
     `Vocabulary.of(text)` makes one from a text; `Vocabulary(characters)` makes it again, from a checkpoint say.
     Where `characters` has "\\ufffd" (�), its id stands for every character that the vocabulary lacks.
+
+    >>> vocabulary = Vocabulary.of("hello")
+    >>> vocabulary.characters, vocabulary.encode("hello").tolist(), vocabulary.decode([1, 0])
+    ('ehlo', [1, 0, 2, 2, 3], 'he')
     """
 
     characters: str

@@ -47,6 +47,16 @@ class LayerNorm(Module):
         return ops.layer_norm(x, self.gamma, self.beta, eps=self.eps)
 
 
+class RMSNorm(Module):
+    """Rows (..., D) with a root mean square of 1, then a learned scale gamma (starts at 1)."""
+
+    def __init__(self, D: int, *, eps: float = 1e-6, dtype: str = "float32") -> None:
+        self.gamma, self.eps = init.constant(D, value=1.0, dtype=dtype), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self.gamma, eps=self.eps)
+
+
 class Dropout(Module):
     """Zero each element with probability p while training, and scale up the rest. In evaluation, and with p = 0, x itself.
 

@@ -26,6 +26,10 @@ def attention(q, k, v, mask=None, *, causal=False, scale=None, watch=None):
 
     Stable  the row maximum is subtracted before exp; without the scale, scores grow like √K and softmax saturates
     Source  Vaswani et al. 2017, arXiv 1706.03762; derived in docs/derivations/attention.md
+
+    >>> v = np.arange(6.0).reshape(1, 1, 3, 2)
+    >>> attention.vjp(v, v, v, causal=True)[0][0, 0, 0].tolist()
+    [0.0, 1.0]
     """
     xp, Tq, Tk = array_module(q), q.shape[2], k.shape[2]
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale

@@ -14,6 +14,10 @@ def dropout(x, keep, *, p):
     forward and backward cannot disagree, and the same mask gives the same run. p = 1 gives zeros. Keeps the mask.
 
     Source  Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from Overfitting
+
+    >>> x, keep = np.ones(4), np.array([True, False, True, False])
+    >>> dropout.vjp(x, keep, p=0.5)[0].tolist(), dropout.vjp(x, np.zeros(4, bool), p=1)[0].tolist()
+    ([2.0, 0.0, 2.0, 0.0], [0.0, 0.0, 0.0, 0.0])
     """
     if not 0 <= p <= 1:
         raise ValueError(f"p must be a probability between 0 and 1, got {p}")

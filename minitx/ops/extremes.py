@@ -14,7 +14,12 @@ from .basic import alike, axes_of, broadcasting, unbroadcast
 
 @op(broadcasting)
 def maximum(x, y):
-    """The larger of two numbers, with broadcasting; dz goes to it, and half to each at a tie. NaN wins. Keeps two masks."""
+    """The larger of two numbers, with broadcasting; dz goes to it, and half to each at a tie. NaN wins. Keeps two masks.
+
+    >>> backward = maximum.vjp(np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 2.0]))[1]
+    >>> [d.tolist() for d in backward(np.ones(3))]
+    [[0.0, 0.5, 1.0], [1.0, 0.5, 0.0]]
+    """
     x, y, to_x, to_y = alike(x, y)
     z = array_module(x if is_array(x) else y).maximum(x, y)
     return z, divided(x > y, x >= y, to_x, to_y)
@@ -22,7 +27,12 @@ def maximum(x, y):
 
 @op(broadcasting)
 def minimum(x, y):
-    """The smaller of two numbers, with broadcasting; dz goes to it, and half to each at a tie. NaN wins. Keeps two masks."""
+    """The smaller of two numbers, with broadcasting; dz goes to it, and half to each at a tie. NaN wins. Keeps two masks.
+
+    >>> backward = minimum.vjp(np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 2.0]))[1]
+    >>> [d.tolist() for d in backward(np.ones(3))]
+    [[1.0, 0.5, 0.0], [0.0, 0.5, 1.0]]
+    """
     x, y, to_x, to_y = alike(x, y)
     z = array_module(x if is_array(x) else y).minimum(x, y)
     return z, divided(x < y, x <= y, to_x, to_y)
@@ -39,12 +49,18 @@ def divided(ahead, not_behind, to_x, to_y):
 
 @op("x:any (...) -> y (...)")
 def clip(x, *, low=None, high=None):
-    """x, but at least `low` and at most `high`: dx = dy where low ≤ x ≤ high (the ends count), else 0. Keeps a boolean mask."""
+    """x, but at least `low` and at most `high`: dx = dy where low ≤ x ≤ high (the ends count), else 0. Keeps a boolean mask.
+
+    >>> y, backward = clip.vjp(np.array([-2.0, 0.5, 1.0]), low=-1, high=1)
+    >>> y.tolist(), backward(np.ones(3)).tolist()
+    ([-1.0, 0.5, 1.0], [0.0, 1.0, 1.0])
+    """
     if low is None and high is None:
         raise ValueError("give low, high or both")
-    if low is not None and high is not None and low > high:
+    lowest, highest = -math.inf if low is None else low, math.inf if high is None else high
+    if not lowest <= highest:                                                # NaN is refused here too
         raise ValueError(f"low must not be above high, got low = {low}, high = {high}")
-    inside = (x >= (-math.inf if low is None else low)) & (x <= (math.inf if high is None else high))
+    inside = (x >= lowest) & (x <= highest)
     return array_module(x).clip(x, low, high), lambda dy: dy * inside
 
 
@@ -59,6 +75,10 @@ def where(condition, x, y):
         where(x > 0, sqrt(where(x > 0, x, 1)), 0)           at x = 0 the gradient is 0
 
     Keeps the condition.
+
+    >>> x = mx.tensor([0.0, 4.0], requires_grad=True)
+    >>> mx.gradients(where(x > 0, sqrt(where(x > 0, x, 1)), 0).sum())[x].tolist()
+    [0.0, 0.25]
     """
     if getattr(condition, "dtype", None) != "bool":
         raise TypeError(f"condition must be an array of booleans, got {getattr(condition, 'dtype', type(condition).__name__)}; "
@@ -74,14 +94,24 @@ def where(condition, x, y):
 
 @op("x:any (...) -> y")
 def max(x, *, axis=None, keepdims=False):
-    """The largest number along `axis` (one, several, or all); dy goes to it, in equal parts to all at a tie. Keeps a mask."""
+    """The largest number along `axis` (one, several, or all); dy goes to it, in equal parts to all at a tie. Keeps a mask.
+
+    >>> y, backward = max.vjp(np.array([1.0, 3.0, 3.0]))
+    >>> y.item(), backward(np.ones(())).tolist()
+    (3.0, [0.0, 0.5, 0.5])
+    """
     refuse_nothing(x, axis, "largest")
     return chosen(x, x.max(axis, keepdims=True), axis, keepdims)
 
 
 @op("x:any (...) -> y")
 def min(x, *, axis=None, keepdims=False):
-    """The smallest number along `axis` (one, several, or all); dy goes to it, in equal parts to all at a tie. Keeps a mask."""
+    """The smallest number along `axis` (one, several, or all); dy goes to it, in equal parts to all at a tie. Keeps a mask.
+
+    >>> y, backward = min.vjp(np.array([1.0, 1.0, 3.0]))
+    >>> y.item(), backward(np.ones(())).tolist()
+    (1.0, [0.5, 0.5, 0.0])
+    """
     refuse_nothing(x, axis, "smallest")
     return chosen(x, x.min(axis, keepdims=True), axis, keepdims)
 

@@ -24,6 +24,10 @@ def getitem(x, *, index):
     """y = x[index], for every index that NumPy knows: numbers, slices, None, ..., integer and boolean arrays.
 
     dx is zero but for dx[index] = dy. An integer array may name an element twice: then it gets the sum.
+
+    >>> y, backward = getitem.vjp(np.array([1.0, 2.0, 3.0]), index=[0, 0, 2])
+    >>> y.tolist(), backward(np.ones(3)).tolist()
+    ([1.0, 1.0, 3.0], [2.0, 0.0, 1.0])
     """
     parts = index if isinstance(index, tuple) else (index,)
     xp, shape = array_module(x), x.shape
@@ -45,6 +49,10 @@ def take(x, ids, *, axis=0):
     """Slices of x by number: y is x with the axes of `ids` in place of `axis`. Keeps the ids.
 
     `embedding` is this for the rows of a table. A slice that was taken twice gets the sum of both gradients.
+
+    >>> y, backward = take.vjp(np.array([1.0, 2.0, 3.0]), np.array([2, 0, 2]))
+    >>> y.tolist(), backward(np.ones(3))[0].tolist()
+    ([3.0, 1.0, 3.0], [1.0, 0.0, 2.0])
     """
     check_numbers(ids, x.shape[axis])
     shape, index = x.shape, (slice(None),) * (axis % x.ndim) + (ids,)
@@ -56,6 +64,9 @@ def gather(x, ids, *, axis=-1):
     """One number for every id, along `axis`: y_ij = x_i,ids_ij where that is the last of two. Keeps the ids.
 
     `ids` has the axes of x, and their lengths but for `axis`. Cross-entropy picks its targets this way.
+
+    >>> gather.vjp(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1], [0]]))[0].tolist()
+    [[2.0], [3.0]]
     """
     check_numbers(ids, x.shape[axis])
     xp, shape, axis = array_module(x), x.shape, axis % x.ndim

@@ -18,6 +18,10 @@ def linear(x, W, b=None):
 
     All leading axes become rows of one matrix, so that the work is one product forward and two backward.
     Keeps x and W.
+
+    >>> y, backward = linear.vjp(np.zeros((3, 2)), np.eye(2), np.array([5.0, 7.0]))
+    >>> y[0].tolist(), backward(np.ones((3, 2)))[2].tolist()
+    ([5.0, 7.0], [3.0, 3.0])
     """
     shape, D, with_bias = x.shape, x.shape[-1], b is not None
     rows = x.reshape(math.prod(shape[:-1]), D)                               # (rows, D)

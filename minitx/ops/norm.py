@@ -7,6 +7,11 @@ from ..backend import array_module, wide
 from ..op import op
 
 
+def check_eps(eps):
+    if not eps >= 0:
+        raise ValueError(f"eps must be a number of at least 0, got {eps}")
+
+
 @op("x (..., D), gamma (D), beta (D) -> y (..., D)")
 def layer_norm(x, gamma, beta, *, eps=1e-5):
     """Give every row mean 0 and variance 1, then a learned scale and shift.
@@ -24,7 +29,12 @@ def layer_norm(x, gamma, beta, *, eps=1e-5):
 
     Stable  the variance is taken of the centred row; mean(x²) - mean(x)² loses all its digits when the mean is large
     Source  Ba, Kiros & Hinton 2016, arXiv 1607.06450; derived in docs/derivations/layer_norm.md
+
+    >>> x = np.array([[-1.0, 1.0], [-10.0, 10.0], [-5.0, 15.0]])
+    >>> layer_norm.vjp(x, np.ones(2), np.zeros(2))[0].round(3).tolist()
+    [[-1.0, 1.0], [-1.0, 1.0], [-1.0, 1.0]]
     """
+    check_eps(eps)
     xp, dtype, leading = array_module(x), x.dtype, tuple(range(x.ndim - 1))
     rows = x.astype(wide(x), copy=False)
     centred = rows - rows.mean(-1, keepdims=True)                                            # 1
@@ -57,7 +67,12 @@ def rms_norm(x, gamma, *, eps=1e-6):
     Keeps xhat, rstd and gamma.
 
     Source  Zhang & Sennrich 2019, arXiv 1910.07467; derived in docs/derivations/layer_norm.md
+
+    >>> y = rms_norm.vjp(np.array([[3.0, 4.0], [30.0, 40.0]]), np.ones(2))[0]
+    >>> (y * y).mean(-1).round(3).tolist(), np.allclose(y[0], y[1])
+    ([1.0, 1.0], True)
     """
+    check_eps(eps)
     xp, dtype, leading = array_module(x), x.dtype, tuple(range(x.ndim - 1))
     rows = x.astype(wide(x), copy=False)
     rstd = 1 / xp.sqrt((rows * rows).mean(-1, keepdims=True) + eps)                          # 1

@@ -21,6 +21,10 @@ def power(x, y):
         dy = dz z log x             0 where x = 0 and y ≥ 0; NaN where x < 0, since x^y is no real number a little beside y
 
     Keeps x, y and z.
+
+    >>> z, backward = power.vjp(np.array([3.0, 0.0]), np.array([2.0, 0.0]))
+    >>> z.tolist(), backward(np.ones(2))[0].tolist()
+    ([9.0, 1.0], [6.0, 0.0])
     """
     x, y, to_x, to_y = alike(x, y)
     z = x ** y
@@ -41,7 +45,12 @@ def power(x, y):
 
 @op("x (...) -> y (...)")
 def exp(x):
-    """y = exp(x); dx = dy y: the function that is its own slope. Keeps y."""
+    """y = exp(x); dx = dy y: the function that is its own slope. Keeps y.
+
+    >>> y, backward = exp.vjp(np.array([0.0, 1.0, 2.0]))
+    >>> y[0].item(), bool((backward(np.ones(3)) == y).all())
+    (1.0, True)
+    """
     y = array_module(x).exp(x)
 
     def backward(dy):
@@ -52,19 +61,33 @@ def exp(x):
 
 @op("x (...) -> y (...)")
 def log(x):
-    """The natural logarithm: y = log x; dx = dy / x. At 0 both are infinite. Keeps x."""
+    """The natural logarithm: y = log x; dx = dy / x. At 0 both are infinite. Keeps x.
+
+    >>> y, backward = log.vjp(np.array([1.0, 2.0, 4.0]))
+    >>> y[0].item(), backward(np.ones(3)).tolist()
+    (0.0, [1.0, 0.5, 0.25])
+    """
     return array_module(x).log(x), lambda dy: dy / x
 
 
 @op("x (...) -> y (...)")
 def sqrt(x):
-    """The square root: y = √x; dx = dy / (2 y), infinite at 0. Keeps y."""
+    """The square root: y = √x; dx = dy / (2 y), infinite at 0. Keeps y.
+
+    >>> y, backward = sqrt.vjp(np.array([1.0, 4.0, 16.0]))
+    >>> y.tolist(), backward(np.ones(3)).tolist()
+    ([1.0, 2.0, 4.0], [0.5, 0.25, 0.125])
+    """
     y = array_module(x).sqrt(x)
     return y, lambda dy: dy / (2 * y)
 
 
 @op("x:any (...) -> y (...)")
 def abs(x):
-    """The absolute value: y = |x|; dx = dy where x > 0, -dy where x < 0, and 0 at 0, by convention. Keeps x."""
+    """The absolute value: y = |x|; dx = dy where x > 0, -dy where x < 0, and 0 at 0, by convention. Keeps x.
+
+    >>> abs.vjp(np.array([-2.0, 0.0, 3.0]))[1](np.ones(3)).tolist()
+    [-1.0, 0.0, 1.0]
+    """
     xp = array_module(x)
     return xp.abs(x), lambda dy: dy * xp.sign(x)

@@ -37,6 +37,10 @@ def rnn_cell(x, h, W, U, b, *, activation="tanh"):
     Keeps x, h, h_next and the weights.
 
     Source  Elman 1990; docs/derivations/rnn.md
+
+    >>> zero, one = np.zeros((1, 1)), np.ones((1, 1))
+    >>> rnn_cell.vjp(zero, zero, one, 0.5 * one, zero[0])[1](one)[1].item()
+    0.5
     """
     f, slope = activation_of(activation)
     h_next = f(array_module(x), x @ W + h @ U + b)
@@ -62,6 +66,10 @@ def lstm_cell(x, h, c, W, U, b):
     Keeps x, h, c, the four gates, tanh(c_next) and the weights.
 
     Source  Hochreiter & Schmidhuber 1997; forget gate: Gers, Schmidhuber & Cummins 2000; docs/derivations/lstm.md
+
+    >>> zero, W, forget_nothing = np.zeros((1, 1)), np.zeros((1, 4)), np.array([-99.0, 99.0, 0.0, 0.0])
+    >>> lstm_cell.vjp(zero, zero, zero + 7, W, W, forget_nothing)[0][1].item()
+    7.0
     """
     xp = array_module(x)
     i, f, g, o = xp.split(x @ W + h @ U + b, 4, axis=-1)                                     # (B, H) each
@@ -94,6 +102,10 @@ def unroll(cell):
     them on the way, at `step` t = 0 … T-1 the gradient of the states that step t returned, before it enters the cell.
 
     Source  Werbos 1990; Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063; docs/derivations/bptt.md
+
+    >>> zero, one = np.zeros((1, 1)), np.ones((1, 1))
+    >>> unroll(rnn_cell).vjp(np.ones((1, 3, 1)), zero, one, one, zero[0], activation="linear")[0][0].tolist()
+    [[[1.0], [2.0], [3.0]]]
     """
     (x_line, *rest_lines), states = cell.shapes.inputs or [None], cell.shapes.outputs
     if x_line is None or not states:
@@ -105,6 +117,7 @@ def unroll(cell):
         f"{', '.join(map(str, states))}")
     @rename(f"unroll({cell.name})", cell)
     def sequence(x, *rest, watch=None, **static):
+        inspect.signature(cell.vjp).bind(x, *rest, **static)                 # also where T is 0 and the cell is never asked
         xp, (B, T, _) = array_module(x), x.shape
         state, weights = rest[:len(names)], rest[len(names):]
         hs, backwards = xp.empty((B, T, state[0].shape[1]), x.dtype), []

@@ -36,6 +36,10 @@ def rnn(x, h0, W, U, b, *, activation="tanh", watch=None):
     Keeps x, all h and the weights.
 
     Source  Elman 1990; docs/derivations/rnn.md
+
+    >>> x, zero, one = np.zeros((1, 10, 1)), np.zeros((1, 1)), np.ones((1, 1))
+    >>> [rnn.vjp(x, zero, one, u * one, zero[0])[1](x, one)[1].item() for u in (0.5, 1, 2)]
+    [0.0009765625, 1.0, 1024.0]
     """
     xp, (B, T, D), H = array_module(x), x.shape, U.shape[0]
     f, slope = activation_of(activation)
@@ -76,6 +80,10 @@ def lstm(x, h0, c0, W, U, b, *, watch=None):
     that comes through h). Keeps x, all h and c, the gates, tanh(c) and the weights.
 
     Source  Hochreiter & Schmidhuber 1997; Gers, Schmidhuber & Cummins 2000; docs/derivations/lstm.md
+
+    >>> x, zero, W = np.zeros((1, 100, 1)), np.zeros((1, 1)), np.zeros((1, 4))
+    >>> lstm.vjp(x, zero, zero, W, W, np.array([-99.0, 99.0, 0.0, 0.0]))[1](x, zero, zero + 1)[2].item()
+    1.0
     """
     xp, (B, T, D), H = array_module(x), x.shape, U.shape[0]
     half = xp.full(4 * H, 0.5, x.dtype)                                                      # ½ for i, f, o

@@ -14,14 +14,23 @@ from ..op import op
 
 @op()
 def reshape(x, *, shape):
-    """The same numbers in the same order, in another shape; one length may be -1."""
+    """The same numbers in the same order, in another shape; one length may be -1.
+
+    >>> reshape.vjp(np.arange(6.0), shape=(2, -1))[0].tolist()
+    [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    """
     before = x.shape
     return x.reshape(shape), lambda dy: dy.reshape(before)
 
 
 @op()
 def transpose(x, *, axes=None):
-    """Axis `axes[i]` of x becomes axis i of y; without `axes` their order is reversed. Backward sorts them again."""
+    """Axis `axes[i]` of x becomes axis i of y; without `axes` their order is reversed. Backward sorts them again.
+
+    >>> y, backward = transpose.vjp(np.array([[1.0, 2.0, 3.0]]), axes=(1, 0))
+    >>> y.tolist(), backward(y).tolist()
+    ([[1.0], [2.0], [3.0]], [[1.0, 2.0, 3.0]])
+    """
     y = x.transpose(axes)
     places = list(range(x.ndim))[::-1] if axes is None else [a % x.ndim for a in axes]
     back = sorted(range(x.ndim), key=places.__getitem__)
@@ -33,6 +42,10 @@ def pad(x, *, widths, value=0.0):
     """`value` around x. `widths` is a pair (before, after) for every axis, one pair for all, or one number for all sides.
 
     Backward cuts the edge off again.
+
+    >>> y, backward = pad.vjp(np.array([1.0, 2.0]), widths=(1, 2))
+    >>> y.tolist(), backward(y).tolist()
+    ([0.0, 1.0, 2.0, 0.0, 0.0], [1.0, 2.0])
     """
     if isinstance(widths, int):
         widths = (widths, widths)
@@ -56,7 +69,12 @@ def check_joinable(xs):
 
 @op()
 def concatenate(*xs, axis=-1):
-    """Join arrays along an axis that they have. Backward cuts dy at the seams."""
+    """Join arrays along an axis that they have. Backward cuts dy at the seams.
+
+    >>> y, backward = concatenate.vjp(np.array([1.0]), np.array([2.0, 3.0]))
+    >>> y.tolist(), [x.tolist() for x in backward(y)]
+    ([1.0, 2.0, 3.0], [[1.0], [2.0, 3.0]])
+    """
     check_joinable(xs)
     ends = [0]
     for x in xs:
@@ -71,7 +89,11 @@ def concatenate(*xs, axis=-1):
 
 @op("*xs:any (...) -> y")
 def stack(*xs, axis=0):
-    """Join arrays of one shape along a new axis. Backward takes them apart again."""
+    """Join arrays of one shape along a new axis. Backward takes them apart again.
+
+    >>> stack.vjp(np.array([1.0, 2.0]), np.array([3.0, 4.0]), axis=1)[0].tolist()
+    [[1.0, 3.0], [2.0, 4.0]]
+    """
     check_joinable(xs)
     y = array_module(xs[0]).stack(xs, axis)
 
@@ -87,6 +109,10 @@ def unstack(x, *, axis=0):
 
     One node for a whole walk over time: `for x_t in unstack(x, axis=1)` costs O(T) going back, where T separate
     `x[:, t]`, each with a dx as large as x, cost O(T²).
+
+    >>> ys, backward = unstack.vjp(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> [y.tolist() for y in ys], backward(*ys).tolist()
+    ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 4.0]])
     """
     xp = array_module(x)
     if x.shape[axis] == 0:
@@ -103,11 +129,15 @@ def split(x, *, sections, axis=-1):
     """Cut an array along `axis`: into `sections` equal parts, or into parts of the given lengths.
 
     Backward joins the gradients of the parts.
+
+    >>> ys, backward = split.vjp(np.array([1.0, 2.0, 3.0]), sections=(1, 2))
+    >>> [y.tolist() for y in ys], backward(*ys).tolist()
+    ([[1.0], [2.0, 3.0]], [1.0, 2.0, 3.0])
     """
     xp, n = array_module(x), x.shape[axis]
-    lengths = (n // sections,) * sections if isinstance(sections, int) else tuple(sections)
-    if sum(lengths) != n:
+    lengths = (n // max(sections, 1),) * sections if isinstance(sections, int) else tuple(sections)
+    if not lengths or min(lengths) < 0 or sum(lengths) != n:
         raise ValueError(f"axis {axis} has length {n}, which sections={sections} does not divide; "
-                         f"the parts must add up to {n}")
+                         f"the parts must add up to {n}, none of them below 0")
     cuts = [sum(lengths[:i]) for i in range(1, len(lengths))]
     return tuple(xp.split(x, cuts, axis)), lambda *dys: xp.concatenate(dys, axis)
