@@ -83,7 +83,8 @@ def main() -> None:
     print(f"\nheld-out text  {bits:.3f} bits per character   (training text {history.smooth_bits(100):.3f})")
     print(f"to beat        {bigram:.2f} with a table of pairs, {unigram:.2f} with single frequencies")
     print(f"speed          {history.symbols / history.seconds:,.0f} characters/s, {history.seconds:.0f} s of training\n")
-    print(sample(model, vocabulary, heldout[:60], args.characters, args.seed))
+    middle = len(heldout) // 2
+    print(sample(model, vocabulary, heldout[middle:middle + 60], args.characters, args.seed))
     save(args, history, bits, unigram, bigram)
 
 
@@ -103,9 +104,12 @@ def texts(args: argparse.Namespace) -> tuple[str, tuple[str, str]]:
 
 
 def sample(model: LanguageModel, vocabulary: Vocabulary, prompt: np.ndarray, count: int, seed: int) -> str:
-    """What the model writes after `prompt`."""
+    """What the model writes after `prompt`, or why it cannot."""
     written = generate(model, prompt, count, temperature=0.8, rng=np.random.default_rng(seed))
-    return f"--- {vocabulary.decode(prompt)}|{vocabulary.decode(np.fromiter(written, np.int64))} ---"
+    try:
+        return f"--- {vocabulary.decode(prompt)}|{vocabulary.decode(np.fromiter(written, np.int64))} ---"
+    except FloatingPointError as error:
+        return str(error)
 
 
 def save(args: argparse.Namespace, history: History, bits: float, unigram: float, bigram: float) -> None:
@@ -114,7 +118,7 @@ def save(args: argparse.Namespace, history: History, bits: float, unigram: float
     out.mkdir(parents=True, exist_ok=True)
     name = name_of(args)
     (out / f"{name}.json").write_text(json.dumps(
-        {"options": vars(args), "heldout_bits": bits, "unigram_bits": unigram, "bigram_bits": bigram,
+        {"options": vars(args), "heldout_bits": finite(bits), "unigram_bits": unigram, "bigram_bits": bigram,
          "seconds": history.seconds, "train_bits": [finite(b) for b in history.bits],
          "grad_norm": [finite(g) for g in history.grad_norm], "lr": history.lr, "events": history.events}))
     print(f"\nwrote {out / name}.json")

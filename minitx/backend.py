@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from .options import whole
+
 Array = Any  # np.ndarray, cupy.ndarray, or the array class of another registered device
 
 
@@ -57,11 +59,11 @@ def _load_cuda() -> Device:
 
 def device(name: str) -> Device:
     """The device called `name`; CuPy is imported when "cuda" is first asked for."""
-    if name not in _BY_NAME and name == "cuda":
+    if name == "cuda" and name not in _BY_NAME:
         return _load_cuda()
     try:
         return _BY_NAME[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise ValueError(f"device {name!r}: expected one of {sorted({*_BY_NAME, 'cuda'})}") from None
 
 
@@ -98,6 +100,15 @@ def owner(x: Array) -> Array:
     while is_array(getattr(x, "base", None)):
         x = x.base
     return x
+
+
+def numbers(caller: str, data: Any, dtype: Any = None) -> np.ndarray:
+    """(Nested lists of) numbers as a NumPy array, or an error in the name of the caller."""
+    try:
+        return np.array(data, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{caller}: cannot make an array of this {type(data).__name__} ({' '.join(str(error).split())}); "
+                         f"give numbers, in lists of equal lengths") from None
 
 
 def to_device(x: Array, name: str) -> Array:
@@ -171,6 +182,7 @@ _stream: np.random.Generator | None = None      # made when first asked for: imp
 def seed(number: int) -> None:
     """Start the shared random stream again, so that what follows draws the same numbers."""
     global _stream
+    whole("seed", 0, number=number)
     _stream = np.random.default_rng(number)
 
 

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .backend import stream, to_device, to_host
+from .backend import expecting_overflow, stream, to_device, to_host
+from .data.text import as_ids
 from .models import LanguageModel
+from .options import kind, number, whole
 from .tensor import no_grad
 
 
@@ -21,18 +23,19 @@ def generate(model: LanguageModel, prompt: Sequence[int] | np.ndarray, count: in
     Each is drawn from softmax(logits / temperature): 1 is what the model believes, below 1 it dares less, 0 takes the most
     likely symbol. A model with a limited context sees the last symbols that fit.
     """
-    ids = [int(i) for i in prompt]
+    kind("generate", LanguageModel, "give one of minitx.models", model=model)
+    ids = as_ids("generate", prompt).tolist()
     if not ids:
         raise ValueError("generate: the prompt is empty; give at least one id to continue from")
-    if temperature < 0:
-        raise ValueError(f"generate: temperature must be 0 or more, got {temperature}")
+    whole("generate", 0, count=count)
+    number("generate", 0, temperature=temperature)
     device, rng = model.parameters()[0].device, rng or stream()
     was_training = model.training
     model.eval()
     try:
         for _ in range(count):
             seen = np.array([ids[-model.context:] if model.context else ids])
-            with no_grad():
+            with no_grad(), expecting_overflow():       # scores that are not finite are found below
                 logits = to_host(model(to_device(seen, device)).array[0, -1]).astype("float64")
             ids.append(_draw(logits, temperature, rng))
             yield ids[-1]
@@ -42,6 +45,9 @@ def generate(model: LanguageModel, prompt: Sequence[int] | np.ndarray, count: in
 
 def _draw(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
     """One id from softmax(logits / temperature)."""
+    if not np.isfinite(logits.max()):
+        raise FloatingPointError(f"generate: the largest score of the model is {logits.max()}, so no symbol can be drawn; "
+                                 f"its parameters have blown up: train it anew, with a lower learning rate")
     if temperature == 0:
         return int(logits.argmax())
     p = np.exp((logits - logits.max()) / temperature)

@@ -22,6 +22,7 @@ from . import backend
 from .backend import Array
 from .contract import ShapeRule, any_shape
 from .op import Op
+from .options import number, whole
 from .tape import gradients
 from .tensor import Tensor, no_grad
 
@@ -96,6 +97,11 @@ def gradcheck(fn: Callable, *inputs: Any, step: float = 1e-5, rtol: float = 1e-6
     >>> bool(gradcheck(ops.softmax, np.array([[1.0, 2.0, 3.0]])))
     True
     """
+    if not callable(fn):
+        raise TypeError(f"gradcheck: fn is a {type(fn).__name__}; expected an op, a module or a function of Tensors")
+    number("gradcheck", 1e-300, step=step)
+    number("gradcheck", 0, rtol=rtol, atol=atol)
+    whole("gradcheck", 0, seed=seed)
     name, rng = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__)), np.random.default_rng(seed)
     leaves = [_promoted(x) for x in inputs]
     weights = list(fn.named_parameters()) if parameters and hasattr(fn, "named_parameters") else []

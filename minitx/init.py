@@ -12,12 +12,14 @@ import math
 import numpy as np
 
 from .backend import stream
+from .options import number
 from .tensor import Tensor
 
 
 def normal(*shape: int, std: float, rng: np.random.Generator | None = None, dtype: str = "float32") -> Tensor:
     """Normal numbers with mean 0 and standard deviation `std`."""
-    return Tensor(((rng or stream()).standard_normal(shape) * std).astype(dtype), requires_grad=True)
+    number("init.normal", 0, std=std)
+    return leaf((rng or stream()).standard_normal(shape) * std, dtype)
 
 
 def fan_in(D: int, *outputs: int, gain: float = 1.0, rng: np.random.Generator | None = None,
@@ -26,6 +28,7 @@ def fan_in(D: int, *outputs: int, gain: float = 1.0, rng: np.random.Generator | 
 
     Source  LeCun et al. 1998, Efficient BackProp
     """
+    number("init.fan_in", gain=gain)
     return normal(D, *outputs, std=gain / math.sqrt(D), rng=rng, dtype=dtype)
 
 
@@ -35,13 +38,27 @@ def orthogonal(H: int, blocks: int = 1, *, gain: float = 1.0, rng: np.random.Gen
 
     Source  Saxe, McClelland & Ganguli 2013, arXiv 1312.6120
     """
+    number("init.orthogonal", gain=gain)
+
     def rotation() -> np.ndarray:
         Q, R = np.linalg.qr((rng or stream()).standard_normal((H, H)))
         return Q * np.sign(np.diag(R))          # without the signs, the rotations would not be drawn evenly
 
-    return Tensor((gain * np.concatenate([rotation() for _ in range(blocks)], axis=1)).astype(dtype), requires_grad=True)
+    return leaf(gain * np.concatenate([rotation() for _ in range(blocks)], axis=1), dtype)
 
 
 def constant(*shape: int, value: float, dtype: str = "float32") -> Tensor:
     """The same number everywhere."""
-    return Tensor(np.full(shape, value, dtype), requires_grad=True)
+    number("init.constant", value=value)
+    return leaf(np.full(shape, value), dtype)
+
+
+def leaf(values: np.ndarray, dtype: str) -> Tensor:
+    """These values as a tracked leaf."""
+    try:
+        floats = np.dtype(dtype).kind == "f"
+    except TypeError:
+        floats = False
+    if not floats:
+        raise TypeError(f"init: dtype is {dtype!r}; expected a dtype of floats, 'float16', 'float32' or 'float64'")
+    return Tensor(values.astype(dtype), requires_grad=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import init, nn, ops
+from .options import whole
 from .tensor import Tensor
 
 HEAD_GAIN = 0.1     # a head that starts small makes the first guess nearly uniform: a first loss of about ln V
@@ -27,6 +28,10 @@ class LanguageModel(nn.Module):
     head: nn.Linear                     # (B, T, H) -> logits (B, T, V)
 
     def forward(self, ids: Any) -> Tensor:
+        if getattr(ids, "ndim", None) != 2:
+            given = f"have shape {ids.shape}" if hasattr(ids, "shape") else f"are a {type(ids).__name__}"
+            raise ValueError(f"{type(self).__name__}: ids {given}; "
+                             f"expected an array of integers (B, T), one row for each sequence")
         return self.head(self.body(self.embed(ids)))
 
     def loss(self, ids: Any, targets: Any) -> Tensor:
@@ -40,7 +45,8 @@ class RecurrentLM(LanguageModel):
     def __init__(self, V: int, D: int, H: int, L: int = 1, *, cell: str = "lstm", dropout: float = 0.0, rng: Any = None,
                  dtype: str = "float32", **options: Any) -> None:
         kinds = {"rnn": nn.RNN, "lstm": nn.LSTM}
-        if cell not in kinds:
+        whole("RecurrentLM", V=V, D=D, H=H, L=L)
+        if cell not in list(kinds):
             raise ValueError(f"RecurrentLM: cell must be one of {', '.join(kinds)}, got {cell!r}")
         self.tokens = nn.Embedding(V, D, rng=rng, dtype=dtype)
         self.layers = [kinds[cell](H if i else D, H, rng=rng, dtype=dtype, **options) for i in range(L)]
@@ -65,6 +71,7 @@ class TransformerLM(LanguageModel):
 
     def __init__(self, V: int, D: int, N: int, L: int, T: int, *, norm: str = "pre", dropout: float = 0.0, rng: Any = None,
                  dtype: str = "float32") -> None:
+        whole("TransformerLM", V=V, D=D, N=N, L=L, T=T)
         self.tokens = nn.Embedding(V, D, std=0.1, rng=rng, dtype=dtype)
         self.positions = init.normal(T, D, std=0.1, rng=rng, dtype=dtype)                    # (T, D)
         self.blocks = [nn.TransformerBlock(D, N, norm=norm, causal=True, dropout=dropout, rng=rng, dtype=dtype)

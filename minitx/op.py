@@ -168,7 +168,7 @@ class Op:
         return (bound.args if self.many else bound.args[:last + 1]), given
 
     def _option(self, name: str, value: Any) -> Any:
-        """A keyword argument: no Tensor, which would get no gradient, and no np.float64, which would make float64 of float32."""
+        """A keyword argument: no Tensor, which would get no gradient; no np.float64, which would make float64 of float32."""
         if isinstance(value, Tensor):
             raise TypeError(f"{self.name}: {name} is a Tensor; expected a plain value, since no gradient goes there; "
                             f"give {name}=t.item(), or t.array")

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import backend
 from .backend import Array, array_module, wide
+from .options import number, whole
 from .tensor import Tensor
 
 
@@ -24,11 +25,16 @@ class Optimizer:
     moments: tuple[str, ...] = ()       # the optimiser's memory: attributes {number of a parameter that was moved: array}
 
     def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
-        self.parameters = [p for p in parameters if p.requires_grad]
+        self.parameters = [p for p in tensors(type(self).__name__, parameters) if p.requires_grad]
         if not self.parameters:
             raise ValueError(f"{type(self).__name__}: no parameters that require a gradient; pass model.parameters()")
-        if lr < 0:
-            raise ValueError(f"{type(self).__name__}: the learning rate must not be negative, got lr = {lr}")
+        if made := [p.made_by for p in self.parameters if p.made_by]:
+            raise ValueError(f"{type(self).__name__}: an output of {made[0]} is no parameter; pass leaves, "
+                             f"as model.parameters() does")
+        if len(set(self.parameters)) < len(self.parameters):
+            raise ValueError(f"{type(self).__name__}: a parameter is given twice and would be moved twice; "
+                             f"pass each once, as model.parameters() does")
+        number(type(self).__name__, 0, lr=lr)
         self.lr = lr
         self.counts = np.zeros(len(self.parameters), "int64")   # how often each was moved: one may get its first gradient late
 
@@ -57,8 +63,10 @@ class Optimizer:
 
     def check_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Raise ValueError unless `load_state_dict` can take this state: the moments of every parameter that was moved."""
-        me, counts = type(self).__name__, state.get("counts")
-        remedy = "resume with the optimiser and the model of the saved run"
+        me, remedy = type(self).__name__, "resume with the optimiser and the model of the saved run"
+        if not isinstance(state, Mapping) or not all(isinstance(a, np.ndarray) for a in state.values()):
+            raise TypeError(f"{me}: the saved state must be arrays by name, as state_dict() gives them; {remedy}")
+        counts = state.get("counts")
         if counts is None or counts.shape != self.counts.shape or counts.dtype != self.counts.dtype or (counts < 0).any():
             raise ValueError(f"{me}: the saved state lacks the counts of {len(self.parameters)} parameters; {remedy}")
         due = {f"{name}.{i}": self.parameters[i] for name in self.moments for i in counts.nonzero()[0].tolist()}
@@ -88,6 +96,7 @@ class SGD(Optimizer):
 
     def __init__(self, parameters: Iterable[Tensor], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         super().__init__(parameters, lr)
+        number("SGD", 0, momentum=momentum, weight_decay=weight_decay)
         self.momentum, self.weight_decay = momentum, weight_decay
         self.m: dict[int, Array] = {}
         self.moments = ("m",) if momentum else ()
@@ -117,6 +126,11 @@ class Adam(Optimizer):
     def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0) -> None:
         super().__init__(parameters, lr)
+        me = type(self).__name__
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise ValueError(f"{me}: betas is {betas!r}; expected two numbers, such as (0.9, 0.999)")
+        number(me, 0, 1 - 1e-12, beta1=betas[0], beta2=betas[1])
+        number(me, 0, eps=eps, weight_decay=weight_decay)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.m: dict[int, Array] = {}
         self.v: dict[int, Array] = {}
@@ -156,6 +170,17 @@ class AdamW(Adam):
         super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
 
+def tensors(caller: str, parameters: Any) -> list[Tensor]:
+    """The parameters as a list, or an error in the name of the caller."""
+    several = isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
+    found = list(parameters) if several else []
+    other = [type(p).__name__ for p in found if not isinstance(p, Tensor)]
+    if other or not several:
+        given = f"a {other[0]} is among the parameters" if other else f"parameters is a {type(parameters).__name__}"
+        raise TypeError(f"{caller}: {given}; expected several Tensors, such as model.parameters()")
+    return found
+
+
 def grad_norm(parameters: Iterable[Tensor]) -> float:
     """The length of all gradients together, √(Σ g²), summed in float64 so that no float32 square overflows."""
     total: Any = 0.0
@@ -180,8 +205,10 @@ def clip_grad_norm(parameters: Iterable[Tensor] | Mapping[str, Tensor], max_norm
     >>> clip_grad_norm([x], 1.0), x.grad.round(9).tolist()
     (5.0, [0.6, 0.8])
     """
-    named = parameters if isinstance(parameters, Mapping) else {f"parameter {i}": p for i, p in enumerate(parameters)}
-    if not max_norm > 0:
+    named = dict(parameters) if isinstance(parameters, Mapping) else {
+        f"parameter {i}": p for i, p in enumerate(tensors("clip_grad_norm", parameters))}
+    tensors("clip_grad_norm", named.values())
+    if not isinstance(max_norm, int | float) or not max_norm > 0:
         raise ValueError(f"clip_grad_norm: max_norm must be above 0, got {max_norm}")
     norm = grad_norm(named.values())
     if not math.isfinite(norm):
@@ -205,7 +232,10 @@ def warmup_cosine(peak: float, *, total: int, warmup: int = 0, floor: float = 0.
     >>> [round(rate(step), 3) for step in range(8)]
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
     """
-    if not 0 <= warmup <= total:
+    whole("warmup_cosine", 0, total=total)
+    number("warmup_cosine", 0, peak=peak)
+    number("warmup_cosine", 0, peak, floor=floor)
+    if not isinstance(warmup, int) or not 0 <= warmup <= total:
         raise ValueError(f"warmup_cosine: warmup must be from 0 to total = {total} steps, got {warmup}")
 
     def rate(step: int) -> float:

@@ -144,7 +144,7 @@ def _seed(loss: Tensor, seed: Any) -> Array:
                                   "pass seed.detach()")
     seed = getattr(seed, "array", seed)
     if not backend.is_array(seed):
-        seed = xp.asarray(seed, loss.dtype)
+        seed = xp.asarray(backend.numbers("backward", seed, loss.dtype))
     if seed.shape != loss.shape or seed.dtype != loss.dtype or type(seed) is not type(loss.array):
         raise ValueError(f"backward: the seed must look like the Tensor, shape {loss.shape}, {loss.dtype} on {loss.device}; "
                          f"got {seed.shape}, {seed.dtype} on {device_of(seed).name}")

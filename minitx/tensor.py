@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import backend
+from . import backend, options
 from .backend import Array, device_of
 from .tape import Node, gradients
 
@@ -147,7 +147,7 @@ class Tensor:
                                f"assign to a leaf, or make one with minitx.tensor(t.data)")
         value = value.array if isinstance(value, Tensor) else value
         if not backend.is_array(value):
-            value = np.asarray(value)
+            value = backend.numbers("assign_", value)
             if value.dtype.kind not in "fiub" or (value.dtype.kind == "f" and self.dtype.kind != "f"):
                 raise TypeError(f"assign_: expected numbers that fit {self.dtype}, got {value.dtype}")
             value = backend.to_device(value.astype(self.dtype), self.device)
@@ -181,10 +181,13 @@ def tensor(data: Any, *, dtype: Any = None, device: str | None = None, requires_
     array = data.array if isinstance(data, Tensor) else data
     if not backend.is_array(array):
         python_numbers = _python_numbers(array)
-        array = np.array(array)
+        array = backend.numbers("tensor", array)
         if array.dtype == "float64" and python_numbers and dtype is None:
             dtype = "float32"
-    dtype = np.dtype(dtype or array.dtype)
+    try:
+        dtype = np.dtype(dtype or array.dtype)
+    except TypeError:
+        raise TypeError(f"tensor: dtype is {dtype!r}; expected the name of a NumPy dtype, such as 'float32'") from None
     if array.dtype.kind not in "fiub" or dtype.kind not in "fiub":
         raise TypeError(f"tensor: expected numbers or booleans, got {type(data).__name__} of {array.dtype} to hold as {dtype}")
     array = backend.to_device(array, device or device_of(array).name)
@@ -200,4 +203,6 @@ def _python_numbers(data: Any) -> bool:
 
 def zeros(*shape: int, like: Tensor) -> Tensor:
     """Zeros with the dtype and on the device of another Tensor."""
+    options.kind("zeros", Tensor, "make one with minitx.tensor(...)", like=like)
+    options.whole("zeros", 0, **{f"axis {i}": n for i, n in enumerate(shape)})
     return Tensor(backend.array_module(like.array).zeros(shape, like.dtype))

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from .backend import expecting_overflow, to_device
+from .backend import expecting_overflow, is_array, to_device
+from .memory import keep_freed_memory
 from .models import LanguageModel
 from .optim import Optimizer, clip_grad_norm
+from .options import kind, whole
 from .progress import Progress
 from .tensor import Tensor, no_grad
 
@@ -61,7 +63,8 @@ class History:
 def train(model: LanguageModel, batches: Iterable[Batch], optimizer: Optimizer, *, steps: int,
           schedule: Callable[[int], float] | None = None, clip: float | None = 1.0, accumulate: int = 1,
           on_nonfinite: str = "stop", history: History | None = None,
-          after_step: Callable[[History], bool | None] | None = None, title: str = "train") -> History:
+          after_step: Callable[[History], bool | None] | None = None, keep_memory: bool = True,
+          title: str = "train") -> History:
     """Train a language model until `steps` steps are done, on batches `(ids, targets)`, both (B, T).
 
     Args:
@@ -73,13 +76,21 @@ def train(model: LanguageModel, batches: Iterable[Batch], optimizer: Optimizer, 
             history and goes on, for experiments that mean to blow up. Either way that step moves no parameter.
         history: of the steps that are done already, when a run is resumed; `batches` then start after those.
         after_step: called with the history after every step; when it returns True, training ends there.
+        keep_memory: tell the allocator of this process to keep freed memory (`memory.py`): up to a third faster, where it can.
 
     Returns what was measured.
     """
-    if accumulate < 1:
-        raise ValueError(f"train: accumulate must be 1 or more, got {accumulate}")
+    kind("train", LanguageModel, "give one of minitx.models, or a class of your own that derives from it", model=model)
+    kind("train", Optimizer, "give one of minitx.optim", optimizer=optimizer)
+    whole("train", 0, steps=steps)
+    whole("train", accumulate=accumulate)
+    for name, function in (("schedule", schedule), ("after_step", after_step)):
+        if function is not None and not callable(function):
+            raise TypeError(f"train: {name} is a {type(function).__name__}; expected a function, or None")
     if on_nonfinite not in ("stop", "record"):
         raise ValueError(f"train: on_nonfinite must be 'stop' or 'record', got {on_nonfinite!r}")
+    if keep_memory:
+        keep_freed_memory()
     model.train()
     named = dict(model.named_parameters())
     history = history or History()
@@ -114,7 +125,16 @@ def _groups(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
     """Lists of `size` batches; the last may be shorter."""
     iterator = iter(batches)
     while group := list(islice(iterator, size)):
-        yield group
+        yield [pair("train", batch) for batch in group]
+
+
+def pair(caller: str, batch: Any) -> Batch:
+    """A batch as it must be, or an error in the name of the caller."""
+    if not (isinstance(batch, tuple | list) and len(batch) == 2 and all(map(is_array, batch))):
+        several = isinstance(batch, tuple | list)
+        given = f"({', '.join(type(part).__name__ for part in batch)})" if several else f"a {type(batch).__name__}"
+        raise TypeError(f"{caller}: a batch is {given}; expected a pair of arrays (ids, targets), both (B, T)")
+    return batch[0], batch[1]
 
 
 def _step(model: LanguageModel, named: dict[str, Tensor], group: list[Batch], optimizer: Optimizer,
@@ -147,13 +167,15 @@ def counted(targets: Any) -> int:
 
 @no_grad()
 def evaluate(model: LanguageModel, batches: Iterable[tuple[Any, Any]]) -> float:
-    """Bits per symbol over all batches, each symbol counted once; dropout is off meanwhile."""
+    """Bits per symbol over all batches, each symbol counted once; dropout is off meanwhile. NaN if the model has blown up."""
+    kind("evaluate", LanguageModel, "give one of minitx.models", model=model)
     was_training, device = model.training, model.parameters()[0].device
     model.eval()
     nats, symbols = 0.0, 0
     try:
-        for ids, targets in batches:
-            nats += float(model.loss(to_device(ids, device), to_device(targets, device))) * counted(targets)
+        for ids, targets in (pair("evaluate", batch) for batch in batches):
+            with expecting_overflow():
+                nats += float(model.loss(to_device(ids, device), to_device(targets, device))) * counted(targets)
             symbols += counted(targets)
     finally:
         model.train(was_training)

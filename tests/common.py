@@ -1,5 +1,7 @@
 """What the tests of engine, modules, optimisers and training have in common."""
 
+import re
+
 import pytest
 
 import minitx as mx
@@ -22,6 +24,14 @@ def refused(kind, call, *parts):
     assert "\n" not in message
     assert [part for part in parts if part not in message] == [], message
     return message
+
+
+def said(error, caller):
+    """Whether this is a refusal of one sentence, with the caller (a regular expression) in front."""
+    message = str(error)
+    assert isinstance(error, (TypeError, ValueError, IndexError)), f"{type(error).__name__}: {message}"
+    assert re.match(rf"{caller}(: |\(\) got an unexpected keyword)", message), message
+    assert "\n" not in message and len(message) < 400, message
 
 
 def same(a, b):

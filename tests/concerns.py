@@ -8,16 +8,17 @@ Read next: `mutation.py`.
 import inspect
 import itertools
 import types
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from minitx.op import Op
 
-from . import test_cases_ops, test_contract, test_float16, test_losses, test_observe, test_refusals, test_subgradients
+from . import test_cases_ops, test_contract, test_float16, test_guards, test_losses, test_observe, test_refusals, test_subgradients
 from .harness import Sample, locked
 from .units import nested
 
-SUITE = (test_contract, test_losses, test_subgradients, test_refusals, test_cases_ops, test_float16, test_observe)
+SUITE = (test_contract, test_losses, test_subgradients, test_guards, test_refusals, test_cases_ops, test_float16, test_observe)
 FIRST = ["test_values_equal_those_of_the_oracle", "test_shapes_and_dtypes_go_through", "test_backward_agrees_with_nudges"]
 OF_THE_CHECKER = {"test_any_gradient_that_is_slightly_off_is_found", "test_every_input_has_a_gradient_whose_factor_matters"}
 
@@ -41,13 +42,14 @@ class Check(NamedTuple):
                 FIRST.index(self.name) if self.name in FIRST else 0)
 
 
-def checks_of(ops: dict[str, Op], suite: tuple[types.ModuleType, ...] = SUITE) -> Callable[[set[str]], list[Check]]:
-    """For a set of ops, the checks that concern one of them, in the order in which to run them."""
-    by_op: dict[str, list[Check]] = {name: [] for name in ops}
-    for check in sorted(calls(suite), key=Check.cost):
-        for name in (given(check) or mentioned(check)) & ops.keys():
-            by_op[name].append(check)
-    return lambda names: sorted((check for name in names for check in by_op[name]), key=Check.cost)
+def checks_of(suite: tuple[types.ModuleType, ...] = SUITE) -> Callable[[set[str]], list[Check]]:
+    """For a set of names, of ops and of other functions, the checks that concern one of them, in the order in which to run them."""
+    by_name = defaultdict(list)
+    everything = sorted(calls(suite), key=Check.cost)
+    for place, check in enumerate(everything):
+        for name in given(check) or mentioned(check):
+            by_name[name].append(place)
+    return lambda names: [everything[place] for place in sorted({place for name in names for place in by_name[name]})]
 
 
 def calls(suite: tuple[types.ModuleType, ...]) -> Iterator[Check]:

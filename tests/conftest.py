@@ -1,4 +1,4 @@
-"""At the end of a run, in one line: how much the gradient-check contract has checked.
+"""At the end of a run, a line each: how much the gradient-check contract has checked, and how many bad calls were tried.
 
 The numbers come with the reports of the tests (`record_property`), so they also arrive from the workers of pytest-xdist.
 """
@@ -7,18 +7,22 @@ The numbers come with the reports of the tests (`record_property`), so they also
 def pytest_terminal_summary(terminalreporter):
     stats = terminalreporter.stats
     reports = [r for r in stats.get("passed", []) + stats.get("failed", []) if r.when == "call"]
-    rows = [numbers for report in reports for key, numbers in report.user_properties if key == "contract"]
-    if not rows:
-        return
 
-    def count(key):
-        return len({row[key] for row in rows if "compared" in row})
+    def recorded(key):
+        return [numbers for report in reports for name, numbers in report.user_properties if name == key]
 
-    def total(key):
+    def total(rows, key):
         return sum(row.get(key, 0) for row in rows)
 
-    terminalreporter.write_line(
-        f"contract: {count('op')} ops, {count('sample')} samples, {count('device')} devices: "
-        f"{total('compared'):,} gradients compared, "
-        f"largest relative error {max(row.get('relative', 0) for row in rows):.1e}; "
-        f"{total('caught'):,} of {total('planted'):,} planted errors caught")
+    if rows := recorded("contract"):
+        count = {key: len({row[key] for row in rows if "compared" in row}) for key in ("op", "sample", "device")}
+        terminalreporter.write_line(
+            f"contract: {count['op']} ops, {count['sample']} samples, {count['device']} devices: "
+            f"{total(rows, 'compared'):,} gradients compared, "
+            f"largest relative error {max(row.get('relative', 0) for row in rows):.1e}; "
+            f"{total(rows, 'caught'):,} of {total(rows, 'planted'):,} planted errors caught")
+    if rows := recorded("bad calls"):
+        tried, refused, right = (total(rows, key) for key in ("tried", "refused", "right"))
+        terminalreporter.write_line(
+            f"bad calls: {tried:,} tried, {refused:,} refused in one sentence, {right:,} answered rightly, "
+            f"{tried - refused - right:,} answered as NumPy does, beyond the oracles")

@@ -20,7 +20,8 @@ OTHERS = {
 }
 LIBRARIES = {"xp", "math", "itertools"}             # what a function of theirs is called with stands in its brackets
 ATOMS = (ast.Constant, ast.Name, ast.UnaryOp, ast.keyword, ast.Slice, ast.Tuple, ast.Starred)     # shown with what is around them
-UNTOUCHED = (ast.Raise, ast.JoinedStr)              # what an error says
+KEYWORDS = {"copy", "strict"}                       # they save work, or watch over it, and change no number
+ALIKE = {"array_module", "wide", "dtype"}           # of the arrays in one call, which are of one device and one width
 
 
 class Place(NamedTuple):
@@ -53,24 +54,32 @@ def mutants(root: ast.AST) -> Iterator[str]:
 
 
 def places(node: ast.AST, shown: Place | None = None) -> Iterator[Place]:
-    """Everything below a node that may be changed; decorators, docstring and errors may not."""
+    """Everything below a node that may be changed."""
     for name, value in ast.iter_fields(node):
         if name in ("decorator_list", "annotation", "returns"):
             continue
         holder, keys = (value, range(len(value))) if isinstance(value, list) else (vars(node), [name])
         for key in keys:
             child = holder[key]
-            if isinstance(child, UNTOUCHED) or (isinstance(child, ast.keyword) and child.arg == "copy") or is_docstring(child):
-                continue
-            if isinstance(child, ast.AST):
+            if isinstance(child, ast.AST) and not changes_nothing(node, child):
                 place = Place(holder, key, shown if isinstance(child, ATOMS) else None)
                 yield place
                 inner = (shown or place) if isinstance(child, ATOMS) else place if isinstance(child, ast.expr) else None
                 yield from places(child, inner)
 
 
-def is_docstring(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+def changes_nothing(parent: ast.AST, node: ast.AST) -> bool:
+    """A docstring, an error, a keyword without effect, the order behind `in`, or which array is asked for what all share."""
+    match parent, node:
+        case _, ast.Raise() | ast.JoinedStr() | ast.Expr(ast.Constant()):
+            return True
+        case ast.Compare(_, [ast.In() | ast.NotIn()]), ast.Tuple():
+            return True
+        case _, ast.keyword(arg):
+            return arg in KEYWORDS
+        case (ast.Call(ast.Name(asked)), ast.Name()) | (ast.Attribute(_, asked), ast.Name()):
+            return asked in ALIKE
+    return False
 
 
 def bound_together(root: ast.AST) -> dict[str, str]:
@@ -125,9 +134,10 @@ def alternatives(place: Place, partners: dict[str, str]) -> Iterator[ast.AST]:
             yield value
         case ast.Call(func, args, keywords):
             method = isinstance(func, ast.Attribute) and not (isinstance(func.value, ast.Name) and func.value.id in LIBRARIES)
-            if method or args:
+            if method or (args and not isinstance(args[0], ast.Starred)):
                 yield func.value if method else args[0]
-            yield from (ast.Call(func, args, rest) for rest, gone in zip(without_one(keywords), keywords) if gone.arg != "copy")
+            yield from (ast.Call(func, args, rest) for rest, gone in zip(without_one(keywords), keywords)
+                        if gone.arg not in KEYWORDS)
         case ast.AugAssign(target, op, value):
             yield from (ast.AugAssign(target, other(), value) for other in OTHERS.get(type(op), ()))
             yield ast.Pass()

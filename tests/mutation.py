@@ -10,6 +10,8 @@ cheap ones first, until one fails: it is killed. Those that no test can kill, be
 """
 
 import argparse
+import itertools
+import os
 import random
 import signal
 import sys
@@ -72,29 +74,32 @@ class Result(NamedTuple):
                    if mutant not in self.fate and mutant.split(":")[0] in self.complete])
 
     def __str__(self) -> str:
-        killed = sum(map(bool, self.fate.values()))
-        survivors = len(self.survivors())
-        return (f"{len(self.fate)} mutants, {killed} killed, {len(self.fate) - killed - survivors} listed, "
-                f"{survivors} surviving")
+        killed, survivors = sum(map(bool, self.fate.values())), len(self.survivors())
+        return f"{len(self.fate)} mutants, {killed} killed, {len(self.fate) - killed - survivors} listed, {survivors} surviving"
 
 
-def mutate(units: list[Unit], checks: Callable[[Unit], list[Check]], listed: dict[str, str],
-           wanted: set[str] | None = None, progress: Callable[[str], object] = print) -> Result:
-    """Make every mutant (of those wanted), one at a time, and run the checks of its function."""
+def mutate(units: list[Unit], checks: Callable[[set[str]], list[Check]], listed: dict[str, str],
+           wanted: set[str] | None = None) -> Result:
+    """Make every mutant (of those wanted), one at a time, and run the checks of its function.
+
+    Without a mutant they must all pass, or every mutant would count as killed.
+    """
     fate: dict[str, str | None] = {}
+    sound: set[int] = set()
     before = signal.signal(signal.SIGALRM, too_long)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for unit in units:
-            own = checks(unit)
+            own = checks(unit.ops | {unit.name})
             for change in mutants(unit.tree):
                 name = f"{unit.name}: {change}"
                 if wanted is None or name in wanted:
+                    if failed := killed_by(check for check in own if id(check) not in sound):
+                        raise RuntimeError(f"{failed.name} fails for {unit.name} without any mutant; mend that first")
+                    sound |= set(map(id, own))
                     with unit.swapped():
                         killer = killed_by(own)
                     fate[name] = killer and killer.name
-                    if not killer and name not in listed:
-                        progress(f"survives: {name}")
     signal.signal(signal.SIGALRM, before)
     return Result(fate, listed, {unit.name for unit in units} if wanted is None else set())
 
@@ -106,33 +111,36 @@ def main() -> None:
     parser.add_argument("--op", help="only the mutants of this function")
     parser.add_argument("--tests", action="store_true", help="also count which test killed how many")
     args = parser.parse_args()
-    start, listed = time.perf_counter(), listed_in(LIST.read_text())
-    units = [unit for unit in units_of(mx.OPS) if args.op in (None, unit.name)]
+    if os.environ.get("PYTHONHASHSEED") != "0":         # so that every run sees sets in the same order
+        os.execve(sys.executable, [sys.executable, "-m", __spec__.name, *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+    start, listed, checks = time.perf_counter(), listed_in(LIST.read_text()), checks_of()
+    everything = units_of(mx.OPS)
+    units = [unit for unit in everything if args.op in (None, unit.name)]
     if not units:
         sys.exit(f"mutation: no op calls a function named {args.op!r}")
     wanted = None
     if args.sample is not None:
-        everything = [f"{unit.name}: {change}" for unit in units for change in mutants(unit.tree)]
-        wanted = set(random.Random(args.seed).sample(everything, min(args.sample, len(everything))))
-    checks = checks_of(mx.OPS)
-    results = []
-    for file in dict.fromkeys(unit.file for unit in units):
-        since = time.perf_counter()
-        results.append(mutate([unit for unit in units if unit.file == file], lambda unit: checks(unit.ops), listed, wanted))
-        print(f"{Path(file).name}: {results[-1]}, {time.perf_counter() - since:.1f} s", flush=True)
-    result = Result({k: v for r in results for k, v in r.fate.items()}, listed, set().union(*(r.complete for r in results)))
-    stale = result.stale()
-    if args.op is None and wanted is None:
-        known = {unit.name for unit in units}
-        stale += [f"{mutant}: there is no such function" for mutant in listed if mutant.split(":")[0] not in known]
-    for line in stale:
+        names = [f"{unit.name}: {change}" for unit in units for change in mutants(unit.tree)]
+        wanted = set(random.Random(args.seed).sample(names, min(args.sample, len(names))))
+
+    whole = Result({}, listed, set())
+    for file, here in itertools.groupby(units, key=lambda unit: unit.file):
+        since, result = time.perf_counter(), mutate(list(here), checks, listed, wanted)
+        whole.fate.update(result.fate)
+        whole.complete.update(result.complete)
+        if result.fate:
+            print(f"{Path(file).stem}: {result}, {time.perf_counter() - since:.0f} s", flush=True)
+    if whole.complete >= {unit.name for unit in everything}:
+        whole.complete.update(mutant.split(":")[0] for mutant in listed)
+    for line in whole.survivors():
+        print(f"survives: {line}")
+    for line in whole.stale():
         print(f"wrong in {LIST.name}: {line}")
     if args.tests:
-        for test, count in Counter(filter(None, result.fate.values())).most_common():
+        for test, count in Counter(filter(None, whole.fate.values())).most_common():
             print(f"{count:6} {test}")
-    print(f"mutation run: {result}, {time.perf_counter() - start:.0f} s")
-    if stale or result.survivors():
-        sys.exit(1)
+    print(f"mutation run: {whole}, {time.perf_counter() - start:.0f} s")
+    sys.exit(bool(whole.survivors() or whole.stale()))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def cumsum(x, axis=None):
 @oracle_of("pad")
 def pad(x, widths, value=0.0):
     pairs = np.broadcast_to(widths, (x.ndim, 2)) if x.ndim else []
-    y = np.full([before + n + after for n, (before, after) in zip(x.shape, pairs)], value)
+    y = np.full([before + n + after for n, (before, after) in zip(x.shape, pairs)], float(value))
     for at in np.ndindex(x.shape):
         y[tuple(i + before for i, (before, _) in zip(at, pairs))] = x[at]
     return y

@@ -71,6 +71,7 @@ def rms_norm(rng):
         yield call(rng.standard_normal(shape), rng.standard_normal(shape[-1]), eps=eps)
     yield call(rng.standard_normal((2, 3)), rng.standard_normal(3))
     yield call(np.zeros((2, 3)), rng.standard_normal(3), eps=0.1)                              # rows without length
+    yield call(rng.standard_normal((2, 3)), rng.standard_normal(3), eps=0.0)
 
 
 @samples_of("embedding")
@@ -79,6 +80,7 @@ def embedding(rng):
                       ([[[[1, 0]]]], 2, 2)]:
         yield call(np.array(ids), rng.standard_normal((V, D)))
     yield call(np.array([1, 0, 1], "int32"), rng.standard_normal((2, 3)))
+    yield call(np.array([99, 1], "uint8"), rng.standard_normal((100, 3)))                      # 99 · 3 is no uint8
     yield call(np.zeros((2, 0), int), rng.standard_normal((3, 2)))
 
 
@@ -107,8 +109,10 @@ def attention(rng):
     yield call(*qkv(2, 2, 2, 3, 2, 2), mask(2, 1, 1, 3), scale=1.5)
     yield call(*qkv(2, 2, 2, 3, 2, 2), mask(2, 2, 2, 3), causal=True, scale=-1)
     yield call(*qkv(1, 1, 2, 3, 2, 2), np.zeros((2, 3), bool))
+    yield call(*qkv(1, 1, 2, 3, 2, 2), scale=0.0)                                              # all weights are equal
     for sizes in [(0, 2, 2, 3, 2, 2), (1, 1, 0, 3, 2, 2), (1, 1, 2, 0, 2, 2)]:
         yield call(*qkv(*sizes))
         yield call(*qkv(*sizes), mask(1, 1), causal=True)
     q, k = np.array([[40.0, 2], [40, -1]]), np.array([[40.0, 0], [40, 1], [40, -1]])
-    yield call(q[None, None], k[None, None], rng.standard_normal((1, 1, 3, 2)), scale=0.5)     # scores near 800: exp = inf
+    for allowed in ((), (np.array([True, False, True]),)):                                     # scores near 800: exp = inf
+        yield call(q[None, None], k[None, None], rng.standard_normal((1, 1, 3, 2)), *allowed, scale=0.5)

@@ -143,6 +143,7 @@ def pad(rng):
                           ((2, 0), [[0, 0], [0, 0]])]:
         yield call(rng.standard_normal(shape), widths=widths)
     yield call(rng.standard_normal((2, 1)), widths=1, value=-2.5)
+    yield call(rng.standard_normal(2), widths=1, value=3)
 
 
 @samples_of("take")
@@ -160,6 +161,7 @@ def gather(rng):
                          ((2, 3, 4), 1, (2, 1, 4)), ((2, 3, 2, 3), -2, (2, 3, 5, 3)), ((3, 2), 1, (3, 0)), ((0, 3), 1, (0, 2))]:
         yield call(rng.standard_normal(x), rng.integers(0, x[axis], ids), axis=axis)
     yield call(rng.standard_normal((2, 3)), np.array([[1, 1], [0, 2]], "uint8"))
+    yield call(rng.standard_normal((2, 1, 3)), np.array([[[1, 1]], [[0, 2]]]))
 
 
 # Losses

@@ -59,7 +59,7 @@ def test_batches_that_are_left_at_the_end_make_a_step_of_their_own():
     assert history.loss[0] == pytest.approx(7 / 3) and history.grad_norm == pytest.approx([7 / 3, 4])
     assert history.symbols_at == [3, 6] and model.w.item() == pytest.approx(1 - 7 / 3 - 4)
     refused(ValueError, lambda: one_step(told([1], [2], [4]), 2, steps=3), "batches ended after 2 of 3 steps; give 2 for every")
-    refused(ValueError, lambda: one_step(told([1]), 0), "train: accumulate must be 1 or more, got 0")
+    refused(ValueError, lambda: one_step(told([1]), 0), "train: accumulate is 0; expected a whole number of at least 1")
 
 
 @every_device

@@ -1,6 +1,6 @@
 """Cases from the field, for ops: places where plausible code of other libraries went wrong. The number is the case's.
 
-Softmax and cross-entropy have `test_losses.py`, the engine has `test_engine.py`.
+Softmax and cross-entropy have `test_losses.py`, the engine has `test_engine.py`; `grep -r test_c tests` lists them all.
 """
 
 import inspect
@@ -11,7 +11,7 @@ import pytest
 import minitx as mx
 from minitx import ops
 
-from .common import every_device, leaf
+from .common import every_device, leaf, refused
 from .harness import on_host
 
 rng = np.random.default_rng(0)
@@ -109,6 +109,54 @@ def test_c15_a_branch_that_is_not_taken_is_safe_when_its_input_is_chosen_too(f, 
     assert "where(x > 0, sqrt(where(x > 0, x, 1)), 0)" in inspect.getdoc(ops.where)
 
 
+# Masks
+
+
+def weights_of(scores, **options):
+    """What attention makes of these scores (Tq, Tk): its keys and values are the rows of an identity."""
+    device, one_per_key = options.pop("device"), np.eye(scores.shape[1])
+    q, k, v = (leaf(a[None, None], device=device) for a in (scores, one_per_key, one_per_key))
+    y = ops.attention(q, k, v, scale=1, **{n: mx.tensor(o, device=device) if n == "mask" else o for n, o in options.items()})
+    y.sum().backward()
+    assert all(np.isfinite(host(t.grad)).all() for t in (q, k, v))
+    return y.numpy()[0, 0]
+
+
+@every_device
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (1, 1, 3), (1, 1, 1, 3)])
+def test_c21_true_means_may_be_attended(shape, device):
+    allowed, right = np.array([True, False, True]).reshape(shape), [0.1192029220, 0, 0.8807970780]
+    scores = np.array([[1.0, 2, 3]])
+    np.testing.assert_allclose(weights_of(scores, mask=allowed, device=device), [right], rtol=1e-9)
+    x = mx.tensor(scores, device=device)
+    for wrong in (allowed.astype(int), np.where(allowed, 0.0, -np.inf)):     # 1 and 0, or the additive form
+        refused(TypeError, lambda mask=wrong: weights_of(scores, mask=mask, device=device), "attention: mask must be booleans")
+    additive = ops.softmax(x + mx.tensor([0, -np.inf, 0], dtype="float64", device=device))
+    chosen = ops.softmax(ops.where(mx.tensor([True, False, True], device=device), x, -np.inf))
+    for y in (additive, chosen):
+        np.testing.assert_allclose(y.numpy(), [right], rtol=1e-9)
+
+
+@every_device
+@pytest.mark.parametrize("shape", [(2, 3), (4, 1, 1, 3), (4, 2, 2, 3), (1, 2, 1, 3), (1, 1)])
+def test_c21_a_mask_broadcasts_over_batch_and_heads(shape, device):
+    q, k, v = (rng.standard_normal((4, 2, T, 3)) for T in (2, 3, 3))
+    mask = rng.random(shape) < 0.6
+    y = ops.attention(*(mx.tensor(a, device=device) for a in (q, k, v, mask))).numpy()
+    whole = mx.tensor(np.broadcast_to(mask, (4, 2, 2, 3)), device=device)
+    assert np.array_equal(y, ops.attention(*(mx.tensor(a, device=device) for a in (q, k, v)), whole).numpy())
+
+
+@every_device
+@pytest.mark.parametrize("seen", [
+    [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], [[0, 0], [0, 0], [1, 0], [1, 1]], [[1] * 8], [[1, 0], [1, 1]],
+], ids=lambda seen: f"{len(seen)} queries, {len(seen[0])} keys")
+def test_c22_the_last_query_stands_beside_the_last_key(seen, device):
+    seen = np.array(seen)
+    weights = weights_of(np.zeros(seen.shape), causal=True, device=device)
+    np.testing.assert_allclose(weights, seen / np.maximum(seen.sum(1, keepdims=True), 1), rtol=1e-12)
+
+
 # The same place more than once
 
 
@@ -179,7 +227,7 @@ LIKE_NUMPY = {                  # m is numpy, or minitx.ops
     "cumsum": lambda m, i: m.cumsum(i), "cumsum along": lambda m, i: m.cumsum(i, axis=0), "abs": lambda m, i: m.abs(i),
     "maximum": lambda m, i: m.maximum(i, i[::-1]), "where": lambda m, i: m.where(i > 0, i, i[::-1]),
     "power": lambda m, i: m.power(i, i), "add": lambda m, i: i + i, "div": lambda m, i: i / (i + 1),
-    "matmul": lambda m, i: m.matmul(i, i.T), "clip": lambda m, i: i.clip(1, 2),
+    "matmul": lambda m, i: m.matmul(i, i.T), "clip": lambda m, i: i.clip(1, 2), "beside numbers": lambda m, i: m.add(2, m.add(i, 3)),
 }
 
 

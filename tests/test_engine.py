@@ -22,13 +22,15 @@ rng = np.random.default_rng(0)
 
 
 @every_device
-def test_a_value_used_twice_gets_the_sum_of_both_gradients(device):
+def test_c48_a_value_used_twice_gets_the_sum_of_both_gradients(device):
     a, b = leaf(2, device=device), leaf(3, device=device)
     c = a * b
     d = c + c * c
     e = d * c
     grads = mx.gradients(e)
     assert (e.item(), grads[a].item(), grads[b].item()) == (252, 360, 240)
+    c = leaf(6, device=device)
+    assert mx.gradients((c + c * c) * c)[c] == 120
     x = leaf([2, 5], device=device)
     for y, slope in ((x * x, [4, 10]), (x + x, [2, 2]), (x - x, [0, 0]), (ops.stack(x, x, x), [3, 3])):
         assert mx.gradients(y.sum())[x].tolist() == slope
@@ -37,7 +39,7 @@ def test_a_value_used_twice_gets_the_sum_of_both_gradients(device):
     assert type(slope) is type(number.array) and slope == 3
 
 
-def test_a_diamond_50_deep_is_walked_once_and_not_2_to_the_50_times():
+def test_c48_a_diamond_50_deep_is_walked_once_and_not_2_to_the_50_times():
     x = y = leaf(1)
     for _ in range(50):
         y = y + y

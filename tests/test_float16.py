@@ -30,7 +30,7 @@ LONG = {
     "logsumexp": call(zero((N, 2)), axis=0),
     "norm": call(one((N, 2)), axis=0),
     "var": call(one((N, 2)) * np.resize([1, -1], (N, 1)), axis=0),
-    "prod": call(np.repeat([200.0, 1 / 200], 3)),
+    "prod": call(np.repeat([[200.0, 200], [1 / 200, 1 / 200]], 3, axis=0), axis=0),
     "cumsum": call(one((N, 2)), axis=0),
     "getitem": call(one((2, 2)), index=zero(N, int)),
     "take": call(one((2, 2)), zero(N, int)),

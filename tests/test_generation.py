@@ -82,5 +82,12 @@ def test_writing_puts_the_mode_back_also_when_nobody_reads_to_the_end():
 def test_writing_refuses_an_empty_prompt_and_a_negative_temperature():
     parrot = Parrot([0, 1])
     refused(ValueError, lambda: next(generate(parrot, [], 5)), "generate: the prompt is empty", "at least one id")
-    refused(ValueError, lambda: next(generate(parrot, [0], 5, temperature=-1)), "temperature must be 0 or more, got -1")
+    refused(ValueError, lambda: next(generate(parrot, [0], 5, temperature=-1)), "temperature is -1; expected", "at least 0")
     assert list(generate(parrot, [0], 0)) == []
+
+
+@pytest.mark.parametrize("logits", [[0, np.nan], [np.inf, 0], [-np.inf, -np.inf]])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_model_that_has_blown_up_writes_nothing(logits, temperature):
+    refused(FloatingPointError, lambda: list(generate(Parrot(logits), [0], 3, temperature=temperature)),
+            "generate: the largest score of the model is", "blown up")

@@ -158,7 +158,7 @@ def test_the_message_guesses_the_cause(factor, says):
     fails(planted(ops.exp, 0, lambda dx: factor * dx), x, match=says)
 
 
-def test_a_kink_is_called_a_kink():
+def test_c56_a_kink_is_called_a_kink():
     near = np.array([1.0, 1e-7, -2.0])
     fails(ops.relu, near, match=r"x\[1\].*kink within step = 1e-05.*slopes on the two sides differ by \d")
     fails(ops.relu, np.zeros(1), match="kink")
@@ -271,7 +271,7 @@ def test_large_inputs_are_checked_along_random_directions():
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 @pytest.mark.parametrize("shape", [(), (5,), (3, 5), (1, 4), (2, 3, 2), (2, 0)])
-def test_any_layout_is_checked_and_left_bit_for_bit(layout, shape):
+def test_c55_any_layout_is_checked_and_left_bit_for_bit(layout, shape):
     given = layout(np.asarray(rng.standard_normal(shape)))
     strides, before = given.strides, given.tobytes()
     report = mx.gradcheck(ops.sigmoid, given)
@@ -284,7 +284,7 @@ def test_any_layout_is_checked_and_left_bit_for_bit(layout, shape):
 # Precision
 
 
-def test_steps_between_1e_4_and_1e_6_are_right_and_others_are_not():
+def test_c56_steps_between_1e_4_and_1e_6_are_right_and_others_are_not():
     def fn(x):
         t = ops.tanh(x)
         return t * t * t
@@ -297,13 +297,13 @@ def test_steps_between_1e_4_and_1e_6_are_right_and_others_are_not():
     assert error(1e-2) > 1e-6 and error(1e-12) > 1e-6
 
 
-def test_float32_is_promoted_and_stays_float32_outside():
+def test_c56_float32_is_promoted_and_stays_float32_outside():
     narrow = mx.tensor(x, dtype="float32")
     assert mx.gradcheck(ops.tanh, narrow).inputs[0].relative < 1e-8
     assert narrow.dtype == "float32" and np.array_equal(narrow.numpy(), x.astype("float32"))
 
 
-def test_tiny_gradients_are_judged_by_their_absolute_error():
+def test_c56_tiny_gradients_are_judged_by_their_absolute_error():
     layers = [0.05 * rng.standard_normal((4, 4)) for _ in range(8)]
 
     def net(x, *layers):

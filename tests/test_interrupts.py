@@ -133,6 +133,18 @@ def test_the_script_tells_where_it_stopped(tmp_path, monkeypatch):
         runpy.run_path(str(SCRIPT), run_name="__main__")
 
 
+def test_the_script_that_records_goes_on_to_its_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    (tmp_path / "book.txt").write_text(BOOK)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *ARGS, "--steps", "5", "--lr", "1e38", "--clip", "0",
+                                      "--on-nonfinite", "record"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert "held-out text  nan bits" in (out := capsys.readouterr().out) and "no symbol can be drawn; its parameters" in out
+    results = json.loads((tmp_path / "out" / f"{PLACE}.json").read_text(), parse_constant=pytest.fail)
+    assert results["train_bits"][1:] == [None] * 4 and [step for step, _ in results["events"]] == [1, 2, 3, 4]
+
+
 def test_the_command_that_goes_on_is_the_one_that_started(monkeypatch):
     for args in (["--text", "my book"], ["--text", "my book", "--resume"]):
         monkeypatch.setattr(sys, "argv", ["train.py", *args])

@@ -8,7 +8,7 @@ import pytest
 from minitx import ops
 
 from .common import every_device, leaf, refused
-from .harness import on_host
+from .harness import call, on_host
 
 
 @every_device
@@ -49,6 +49,16 @@ def test_c06_ignored_rows_count_for_nothing(ignore, device):
         np.testing.assert_allclose(loss.numpy(), expected, rtol=1e-10)
         loss.sum().backward()
         assert not on_host([logits.grad])[0][2].any() and on_host([logits.grad])[0][[0, 1, 3]].all()
+
+
+@every_device
+def test_c06_what_stands_in_an_ignored_row_does_not_matter(device):
+    logits, targets = np.array([[0.5, 1, 2], [math.nan, 0, 1]]), np.array([1, -100])
+    loss, backward = ops.cross_entropy.vjp(*call(logits, targets).on(device).args)
+    alone, backward_alone = ops.cross_entropy.vjp(*call(logits[:1], targets[:1]).on(device).args)
+    assert loss.item() == alone.item()
+    (ours, _), (expected, _) = on_host(backward(loss)), on_host(backward_alone(loss))
+    assert ours.tolist() == [*expected.tolist(), [0, 0, 0]]
 
 
 @every_device

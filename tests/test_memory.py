@@ -24,7 +24,7 @@ rng = np.random.default_rng(0)
 # Long graphs
 
 
-def test_a_chain_of_50_000_ops():
+def test_c50_a_chain_of_50_000_ops():
     limit = sys.getrecursionlimit()
     x = y = leaf(1)
     for _ in range(50_000):
@@ -35,7 +35,7 @@ def test_a_chain_of_50_000_ops():
 
 @pytest.mark.parametrize("op, states, gates", [(ops.rnn, 1, 1), (ops.lstm, 2, 4), (ops.unroll(ops.rnn_cell), 1, 1)],
                          ids=lambda value: getattr(value, "name", None))
-def test_a_sequence_of_20_000_steps(op, states, gates):
+def test_c50_a_sequence_of_20_000_steps(op, states, gates):
     x = leaf(rng.standard_normal((1, 20_000, 1)))
     weights = [leaf(np.ones((1, gates)) / 2), leaf(np.ones((1, gates)) / 2), leaf(np.zeros(gates))]
     op(x, *[mx.tensor(np.zeros((1, 1)))] * states, *weights)[0].sum().backward()
@@ -61,7 +61,7 @@ def no_collector():
     gc.enable()
 
 
-def test_a_graph_of_200_000_nodes_is_freed_on_a_small_stack(no_collector):
+def test_c50_a_graph_of_200_000_nodes_is_freed_on_a_small_stack(no_collector):
     def build_and_drop():
         y = ops.tanh(leaf([1]))
         oldest.append(weakref.ref(y.array))                                  # its backward keeps it
@@ -146,7 +146,7 @@ def test_200_training_steps_keep_memory_flat(kind, no_collector):
 
 
 @every_model
-def test_a_module_just_used_can_be_copied_and_pickled(kind):
+def test_c50_a_module_just_used_can_be_copied_and_pickled(kind):
     model = language_model(kind)
     loss = model.loss(*IDS)
     copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model))

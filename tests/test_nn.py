@@ -127,11 +127,11 @@ def test_the_seed_decides_and_nothing_else(make):
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
-# Dropout (C47)
+# Dropout
 
 
 @every_device
-def test_dropout_scales_what_it_keeps(device):
+def test_c47_dropout_scales_what_it_keeps(device):
     mx.seed(0)
     drop, x = nn.Dropout(0.3), leaf(np.ones(200_000), device=device)
     y = drop(x)
@@ -146,7 +146,7 @@ def test_dropout_scales_what_it_keeps(device):
     assert (drop(x).array == y.array).all()
 
 
-def test_dropout_is_the_identity_in_evaluation_and_at_0_and_draws_nothing():
+def test_c47_dropout_is_the_identity_in_evaluation_and_at_0_and_draws_nothing():
     mx.seed(0)
     x = leaf([1, 2])
     assert nn.Dropout(0.3).eval()(x) is x and nn.Dropout(0)(x) is x
@@ -155,7 +155,7 @@ def test_dropout_is_the_identity_in_evaluation_and_at_0_and_draws_nothing():
     assert mx.backend.stream().random() == drawn
 
 
-def test_dropout_at_1_gives_zeros_and_beyond_is_refused():
+def test_c47_dropout_at_1_gives_zeros_and_beyond_is_refused():
     x = leaf([1, 2])
     y = nn.Dropout(1)(x)
     y.sum().backward()

@@ -150,15 +150,15 @@ def test_a_step_between_forward_and_backward_is_noticed():
 def test_optimizers_refuse_what_makes_no_sense():
     refused(ValueError, lambda: Adam([]), "Adam: no parameters that require a gradient")
     refused(ValueError, lambda: SGD([mx.tensor([1.0])], 0.1), "SGD: no parameters", "model.parameters()")
-    refused(ValueError, lambda: AdamW([leaf([1])], -1), "AdamW: the learning rate must not be negative, got lr = -1")
+    refused(ValueError, lambda: AdamW([leaf([1])], -1), "AdamW: lr is -1; expected a finite number of at least 0")
 
 
-# Clipping (C40)
+# Clipping
 
 
 @every_device
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_clipping_keeps_the_direction_and_returns_the_norm_before(dtype, device):
+def test_c40_clipping_keeps_the_direction_and_returns_the_norm_before(dtype, device):
     a, b = (with_grad([0, 0], grad, dtype, device) for grad in ([3, 0], [0, 4]))
     c, given = leaf([1], dtype, device), a.grad
     assert clip_grad_norm([a, b, c], 1) == 5
@@ -169,7 +169,7 @@ def test_clipping_keeps_the_direction_and_returns_the_norm_before(dtype, device)
 
 
 @pytest.mark.parametrize("limit", [5, 5.1, math.inf])
-def test_short_gradients_stay_bit_for_bit(limit):
+def test_c40_short_gradients_stay_bit_for_bit(limit):
     a, b = with_grad([0, 0], [3, 0]), with_grad([0, 0], [0, 4])
     grads = a.grad, b.grad
     assert clip_grad_norm([a, b], limit) == 5
@@ -177,14 +177,14 @@ def test_short_gradients_stay_bit_for_bit(limit):
 
 
 @pytest.mark.parametrize("limit", [0, -1, math.nan])
-def test_a_limit_that_is_none_is_refused(limit):
+def test_c40_a_limit_that_is_none_is_refused(limit):
     refused(ValueError, lambda: clip_grad_norm([leaf([1])], limit), "max_norm must be above 0", f"got {limit}")
 
 
 @every_device
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("limit", [1, math.inf])
-def test_a_gradient_that_is_not_finite_is_refused_and_named_and_nothing_changes(bad, limit, device):
+def test_c40_a_gradient_that_is_not_finite_is_refused_and_named_and_nothing_changes(bad, limit, device):
     good, ill = with_grad([1, 2], [3, 4], device=device), with_grad([1, 2], [bad, 0], device=device)
     named = {"head.W": good, "body.U": ill}
     refused(FloatingPointError, lambda: clip_grad_norm(named, limit),
@@ -202,10 +202,10 @@ def test_a_norm_whose_square_overflows_is_clipped_all_the_same(dtype, huge):
     assert grad_norm([p]) == pytest.approx(1, rel=1e-3)
 
 
-# Schedule (C46)
+# Schedule
 
 
-def test_warm_up_and_cosine_step_by_step():
+def test_c46_warm_up_and_cosine_step_by_step():
     rate = warmup_cosine(1, total=10, warmup=4, floor=0.1)
     expected = [.25, .5, .75, 1, 1, 0.9397114317, 0.775, 0.55, 0.325, 0.1602885683, .1, .1, .1]
     np.testing.assert_allclose([rate(step) for step in range(13)], expected, rtol=1e-9)
@@ -213,7 +213,7 @@ def test_warm_up_and_cosine_step_by_step():
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 7, 20])
-def test_a_schedule_learns_from_the_first_step_and_never_passes_its_peak_or_comes_back_up(warmup):
+def test_c46_a_schedule_learns_from_the_first_step_and_never_passes_its_peak_or_comes_back_up(warmup):
     rates = [warmup_cosine(0.3, total=20, warmup=warmup, floor=0.01)(step) for step in range(60)]
     assert rates[0] > 0 and max(rates) == 0.3 and rates[20:] == [0.01] * 40
     assert np.all(np.diff(rates[:warmup]) > 0) and np.all(np.diff(rates[max(warmup, 1) - 1:]) <= 0)

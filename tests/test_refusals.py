@@ -25,7 +25,7 @@ REFUSALS = {
     "take: an id": (lambda x, i: ops.take(x, i + 2), IndexError, "take: ids must be from 0 to 1, got 3"),
     "take: a negative id": (lambda x, i: ops.take(x, i - 1), IndexError, "take: ids must be from 0 to 1, got -1"),
     "take: floats": (lambda x, i: ops.take(x, x), TypeError, "take: ids must be an array of integers, got float64"),
-    "take: a number": (lambda x, i: ops.take(x, 1), TypeError, "take: ids must be an array of integers, got <class 'int'>"),
+    "take: a number": (lambda x, i: ops.take(x, 1), TypeError, "take: ids must be an array, got a int", "tensor(...)"),
     "gather: an id": (lambda x, i: ops.gather(x, i * 0 + 3), IndexError, "gather: ids must be from 0 to 2, got 3"),
     "gather: booleans": (lambda x, i: ops.gather(x, i > 0), TypeError, "gather: ids must be an array of integers, got bool"),
     "gather: lengths": (lambda x, i: ops.gather(x, i[:1]), ValueError, "gather: ids must have the lengths (2, 3) of x",

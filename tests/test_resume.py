@@ -34,13 +34,13 @@ every_kind = pytest.mark.parametrize("kind", tiny.KINDS)
 
 
 @every_kind
-def test_a_run_that_is_killed_goes_on_bit_for_bit(kind, tmp_path):
+def test_c64_a_run_that_is_killed_goes_on_bit_for_bit(kind, tmp_path):
     kill_and_resume(kind, tmp_path, 1, 2, random.Random())
 
 
 @every_kind
 @pytest.mark.parametrize("at, every", [(1, 1), (6, 2), (7, 7), (14, 100), (tiny.STEPS - 1, 3), (tiny.STEPS, 7)])
-def test_a_run_that_ends_early_goes_on_bit_for_bit(kind, at, every, tmp_path):
+def test_c64_a_run_that_ends_early_goes_on_bit_for_bit(kind, at, every, tmp_path):
     assert [(step * 2) % tiny.BATCHES == 0 for step in (6, 7)] == [True, False], "at an epoch's end, and within one"
     keeper = keeper_of(kind, tmp_path / "whole", every=1000)
     run(keeper, keeper.start())
@@ -80,7 +80,7 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tmp_path):
     assert left_by(tmp_path / "broken") == left_by(tmp_path / "whole")
 
 
-def test_a_state_that_is_carried_from_batch_to_batch_goes_on_bit_for_bit(tmp_path):
+def test_c64_a_state_that_is_carried_from_batch_to_batch_goes_on_bit_for_bit(tmp_path):
     def fresh(seed):
         mx.seed(seed)
         model = RecurrentLM(tiny.V, 4, 6, dropout=0.1)
@@ -160,7 +160,7 @@ def test_an_earlier_run_in_the_same_place_is_put_aside(tmp_path, capsys):
         assert len(keeper_of("rnn", tmp_path / name).start(resume=True).loss) == at
 
 
-def test_half_written_files_are_never_taken_for_checkpoints_and_go_away(tmp_path):
+def test_c64_half_written_files_are_never_taken_for_checkpoints_and_go_away(tmp_path):
     half, other = tmp_path / "run.checkpoint.7.part", tmp_path / "run.1.checkpoint.7.part"
     half.write_bytes(b"half")
     refused(FileNotFoundError, lambda: keeper_of("rnn", tmp_path / "run").start(resume=True), "run.checkpoint'", "--resume")

@@ -26,6 +26,7 @@ from statistics import median
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from minitx.memory import keep_freed_memory
 from minitx.models import LanguageModel, RecurrentLM, TransformerLM
 from minitx.optim import Adam, AdamW
 
@@ -51,6 +52,7 @@ def build(D: int, L: int, B: int, T: int, H: int = 0, N: int = 0) -> tuple[Langu
 
 
 def minitx_step(sizes: dict[str, int]) -> Step:
+    keep_freed_memory()                         # as minitx.training.train does
     model, ids = build(**sizes)
     optimizer = (Adam if "H" in sizes else AdamW)(model.parameters(), LR)
     inputs, targets = np.ascontiguousarray(ids[:, :-1]), np.ascontiguousarray(ids[:, 1:])

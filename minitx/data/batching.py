@@ -10,6 +10,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..options import whole
 from .text import as_ids
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -27,9 +28,9 @@ def windows(ids: ArrayLike, B: int, T: int, rng: np.random.Generator, *, steps: 
     iterator again and skip n. A text shorter than B·T + 1 characters raises ValueError.
     """
     ids = as_ids("windows", ids)
-    _check_sizes("windows", B=B, T=T)
+    whole("windows", B=B, T=T)
     if steps is not None:
-        _check_sizes("windows", least=0, steps=steps)
+        whole("windows", 0, steps=steps)
     if not isinstance(rng, np.random.Generator):
         raise TypeError(
             f"windows: rng is a {type(rng).__name__}; expected a np.random.Generator; give np.random.default_rng(seed)"
@@ -59,7 +60,7 @@ def sequential(ids: ArrayLike, B: int, T: int) -> Iterator[Batch]:
     So the mean over the text weighs each batch by `y.size`. Fewer than 2 characters raise ValueError.
     """
     ids = as_ids("sequential", ids)
-    _check_sizes("sequential", B=B, T=T)
+    whole("sequential", B=B, T=T)
     if ids.size < 2:
         raise ValueError(f"sequential: ids has {ids.size} characters, but predicting one needs 2; give a longer text")
     return _in_order(ids, B, T)
@@ -72,9 +73,3 @@ def _in_order(ids: NDArray[np.int64], B: int, T: int) -> Iterator[Batch]:
         yield ids[i:end].reshape(-1, T).copy(), ids[i + 1 : end + 1].reshape(-1, T).copy()
     if whole < ids.size - 1:
         yield ids[None, whole:-1].copy(), ids[None, whole + 1 :].copy()
-
-
-def _check_sizes(caller: str, least: int = 1, **sizes: int) -> None:
-    for name, size in sizes.items():
-        if not isinstance(size, int | np.integer) or size < least:
-            raise ValueError(f"{caller}: {name} is {size!r}; expected a whole number of at least {least}")

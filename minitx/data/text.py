@@ -14,6 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..backend import numbers
+from ..options import kind, whole
+
 UNKNOWN = "\ufffd"  # Unicode's own sign for "some character"; it prints as �
 
 
@@ -55,6 +58,8 @@ def _packaged(name: str) -> str:
 
 def read_text(path: str | PathLike[str]) -> str:
     """Read a UTF-8 text file of your own. Line ends become "\\n"; a byte order mark is dropped."""
+    if not isinstance(path, str | PathLike):
+        raise TypeError(f"read_text: path is a {type(path).__name__}; expected a str or a Path")
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"read_text: there is no file {str(path)!r} (looked from {Path.cwd()}); check the path")
@@ -84,6 +89,7 @@ class Vocabulary:
     characters: str
 
     def __post_init__(self) -> None:
+        kind("Vocabulary", str, "Vocabulary.of(text) collects them from a text", characters=self.characters)
         if not self.characters or len(set(self.characters)) < len(self.characters):
             raise ValueError(
                 f"Vocabulary: characters has {len(self.characters)} characters, {len(set(self.characters))} of them "
@@ -98,6 +104,8 @@ class Vocabulary:
         That is how to read a held-out text: `of(train, min_count=2)`, then `encode(heldout, unknown="replace")`.
         In the training texts, 2 keeps all 75 English characters, and 4,401 of 5,589 Chinese ones (99.6 % of the text).
         """
+        kind("Vocabulary.of", str, "read_text gives one", text=text)
+        whole("Vocabulary.of", min_count=min_count)
         kept = {character for character, count in Counter(text).items() if count >= min_count}
         if not kept:
             raise ValueError(
@@ -114,6 +122,7 @@ class Vocabulary:
 
         A character that the vocabulary lacks raises, or with `unknown="replace"` gets the id of "\\ufffd".
         """
+        kind("Vocabulary.encode", str, "read_text gives one", text=text)
         if unknown not in ("raise", "replace"):
             raise ValueError(f'Vocabulary.encode: unknown is {unknown!r}; expected "raise" or "replace"')
         if unknown == "replace" and UNKNOWN not in self.characters:
@@ -157,7 +166,7 @@ def _codes(text: str) -> NDArray[np.uint32]:
 
 def as_ids(caller: str, ids: ArrayLike, V: int | None = None) -> NDArray[np.int64]:
     """`ids` as an int64 array (N), or an error in the name of `caller` if they are no ids, or not in 0..V-1."""
-    array = np.asarray(ids)
+    array = numbers(caller, ids)
     if array.ndim != 1 or not (array.size == 0 or np.issubdtype(array.dtype, np.integer)):
         raise ValueError(
             f"{caller}: ids has shape {array.shape} and dtype {array.dtype}, but one row of integers (N) is expected; "
@@ -181,6 +190,7 @@ def bigram_bits(ids: ArrayLike, V: int) -> tuple[float, float]:
     Both average over the same N-1 predicted characters. English training text: 4.46 and 3.49. In Chinese (9.06, 5.66)
     most pairs are so rare that the second table knows the text half by heart; on other text it would need far more.
     """
+    whole("bigram_bits", V=V)
     ids = as_ids("bigram_bits", ids, V)
     if ids.size < 2:
         raise ValueError(f"bigram_bits: ids has {ids.size} characters, but a pair needs 2; give a longer text")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import backend, init, ops
+from ..options import kind, number, whole
 from ..tensor import Tensor
 from .module import Module
 
@@ -19,6 +20,7 @@ class Linear(Module):
 
     def __init__(self, D_in: int, D_out: int, *, bias: bool = True, gain: float = 1.0, rng: Any = None,
                  dtype: str = "float32") -> None:
+        whole("Linear", D_in=D_in, D_out=D_out)
         self.W = init.fan_in(D_in, D_out, gain=gain, rng=rng, dtype=dtype)
         self.b = init.constant(D_out, value=0.0, dtype=dtype) if bias else None
 
@@ -30,6 +32,7 @@ class Embedding(Module):
     """A row of D numbers for each of V symbols: ids (...) -> (..., D). Rows are normal with standard deviation `std`."""
 
     def __init__(self, V: int, D: int, *, std: float = 1.0, rng: Any = None, dtype: str = "float32") -> None:
+        whole("Embedding", V=V, D=D)
         self.table = init.normal(V, D, std=std, rng=rng, dtype=dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -40,6 +43,8 @@ class LayerNorm(Module):
     """Rows (..., D) with mean 0 and variance 1, then a learned scale gamma (starts at 1) and shift beta (starts at 0)."""
 
     def __init__(self, D: int, *, eps: float = 1e-5, dtype: str = "float32") -> None:
+        whole("LayerNorm", D=D)
+        number("LayerNorm", 0, eps=eps)
         self.gamma, self.beta = init.constant(D, value=1.0, dtype=dtype), init.constant(D, value=0.0, dtype=dtype)
         self.eps = eps
 
@@ -51,6 +56,8 @@ class RMSNorm(Module):
     """Rows (..., D) with a root mean square of 1, then a learned scale gamma (starts at 1)."""
 
     def __init__(self, D: int, *, eps: float = 1e-6, dtype: str = "float32") -> None:
+        whole("RMSNorm", D=D)
+        number("RMSNorm", 0, eps=eps)
         self.gamma, self.eps = init.constant(D, value=1.0, dtype=dtype), eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,11 +71,12 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float, *, rng: Any = None) -> None:
-        if not 0 <= p <= 1:
+        if not isinstance(p, int | float) or not 0 <= p <= 1:
             raise ValueError(f"Dropout: p must be a probability between 0 and 1, got {p}")
         self.p, self.rng = p, rng
 
     def forward(self, x: Tensor) -> Tensor:
+        kind("Dropout", Tensor, "make one with minitx.tensor(...)", x=x)
         if not self.training or self.p == 0:
             return x
         keep = backend.keep_mask(self.rng or backend.stream(), x.shape, self.p, x.device)

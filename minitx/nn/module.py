@@ -108,6 +108,8 @@ class Module:
 
     def check_state_dict(self, state: Mapping[str, Array]) -> None:
         """Raise ValueError unless every name and shape fits, so that `load_state_dict` can take this state."""
+        if not isinstance(state, Mapping) or not all(backend.is_array(a) and a.dtype.kind in "fiub" for a in state.values()):
+            raise TypeError("load_state_dict: the state must be arrays of numbers by name, as state_dict() gives them")
         own = dict(self.named_parameters())
         missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
         if missing or unknown:
@@ -123,6 +125,13 @@ class Module:
         self.check_state_dict(state)
         for path, p in self.named_parameters():
             p.assign_(backend.to_device(state[path], p.device).astype(p.dtype))
+
+
+def check_sequences(caller: str, x: Any) -> None:
+    """Raise ValueError unless x is a Tensor or an array (B, T, D)."""
+    if getattr(x, "ndim", None) != 3:
+        raise ValueError(f"{caller}: x is {f'of shape {x.shape}' if hasattr(x, 'shape') else f'a {type(x).__name__}'}; "
+                         f"expected a Tensor (B, T, D), a row of D numbers for each of T steps in B sequences")
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Module | Tensor]]:

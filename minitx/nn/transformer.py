@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
+from ..options import whole
 from ..tensor import Tensor
 from .layers import Dropout, LayerNorm, Linear
-from .module import Module
+from .module import Module, check_sequences
 
 
 class MultiHeadAttention(Module):
@@ -21,12 +22,14 @@ class MultiHeadAttention(Module):
     """
 
     def __init__(self, D: int, N: int, *, causal: bool = False, rng: Any = None, dtype: str = "float32") -> None:
+        whole("MultiHeadAttention", D=D, N=N)
         if D % N:
             raise ValueError(f"MultiHeadAttention: the width D = {D} must be divisible by the number of heads N = {N}")
         self.qkv, self.out = Linear(D, 3 * D, rng=rng, dtype=dtype), Linear(D, D, rng=rng, dtype=dtype)
         self.N, self.causal = N, causal
 
     def forward(self, x: Tensor, mask: Any = None) -> Tensor:
+        check_sequences("MultiHeadAttention", x)
         B, T, D = x.shape
         qkv = self.qkv(x).reshape(B, T, 3, self.N, D // self.N)
         q, k, v = ops.unstack(qkv.transpose(2, 0, 3, 1, 4))                                  # (B, N, T, K) each
@@ -48,7 +51,8 @@ class TransformerBlock(Module):
                  rng: Any = None, dtype: str = "float32") -> None:
         if norm not in ("pre", "post"):
             raise ValueError(f"TransformerBlock: norm must be 'pre' or 'post', got {norm!r}")
-        self.norm, F = norm, F or 4 * D
+        whole("TransformerBlock", D=D, N=N)
+        self.norm, F = norm, 4 * D if F is None else F
         self.attention_norm, self.feed_norm = LayerNorm(D, dtype=dtype), LayerNorm(D, dtype=dtype)
         self.attention = MultiHeadAttention(D, N, causal=causal, rng=rng, dtype=dtype)
         self.up, self.down = Linear(D, F, rng=rng, dtype=dtype), Linear(F, D, rng=rng, dtype=dtype)

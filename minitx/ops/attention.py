@@ -33,6 +33,8 @@ def attention(q, k, v, mask=None, *, causal=False, scale=None, watch=None):
     """
     xp, Tq, Tk = array_module(q), q.shape[2], k.shape[2]
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    if not isinstance(scale, int | float) or not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, or None for 1/√K, got {scale!r}")
     if causal:
         past = xp.tri(Tq, Tk, Tk - Tq, dtype=bool)                                           # (Tq, Tk)
         mask = past if mask is None else mask & past

@@ -6,6 +6,8 @@ twice gets the sum of both.
 Read next: `activations.py`.
 """
 
+from types import EllipsisType
+
 from ..backend import array_module, is_array, wide
 from ..op import op
 from .softmax import check_ids
@@ -29,10 +31,12 @@ def getitem(x, *, index):
     >>> y.tolist(), backward(np.ones(3)).tolist()
     ([1.0, 1.0, 3.0], [2.0, 0.0, 1.0])
     """
-    parts = index if isinstance(index, tuple) else (index,)
-    xp, shape = array_module(x), x.shape
-    integers = any((is_array(i) and i.dtype.kind in "iu") or isinstance(i, list) for i in parts)
+    xp, shape, parts = array_module(x), x.shape, index if isinstance(index, tuple) else (index,)
+    index = tuple([xp.asarray(i, None if len(i) else int) if isinstance(i, list | tuple | range) else i for i in parts])
+    integers = not all(isinstance(i, int | slice | EllipsisType | None) or (is_array(i) and i.dtype == "bool") for i in index)
     y = x[index]
+    if integers:
+        check_places(index, shape)
 
     def backward(dy):
         if integers:
@@ -42,6 +46,18 @@ def getitem(x, *, index):
         return dx
 
     return y, backward
+
+
+def check_places(index, shape):
+    """Integer arrays in an index must stay within their axes. NumPy sees to it, but CuPy wraps those that are too large."""
+    widths = [i.ndim if is_array(i) and i.dtype == "bool" else int(i is not None and i is not ...) for i in index]
+    axis, left = 0, len(shape) - sum(widths)
+    for ids, width in zip(index, widths, strict=True):
+        if is_array(ids) and ids.dtype != "bool" and ids.size:
+            low, high, n = int(ids.min()), int(ids.max()), shape[axis]
+            if low < -n or high >= n:
+                raise IndexError(f"ids along axis {axis} must be from {-n} to {n - 1}, got {low if low < -n else high}")
+        axis += left if ids is ... else width
 
 
 @op()
@@ -70,7 +86,7 @@ def gather(x, ids, *, axis=-1):
     """
     check_numbers(ids, x.shape[axis])
     xp, shape, axis = array_module(x), x.shape, axis % x.ndim
-    if ids.shape != shape[:axis] + ids.shape[axis:axis + 1] + shape[axis + 1:]:
+    if ids.ndim != x.ndim or ids.shape != shape[:axis] + ids.shape[axis:axis + 1] + shape[axis + 1:]:
         raise ValueError(f"ids must have the lengths {shape} of x along all axes but {axis}, got {ids.shape}; "
                          f"take picks whole slices")
     numbers = xp.ix_(*[xp.arange(n) for n in ids.shape])                     # of every axis, and they broadcast

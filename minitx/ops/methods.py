@@ -6,6 +6,7 @@
 import operator
 
 from ..backend import as_array
+from ..op import shown
 from ..tensor import Tensor
 from . import activations, basic, extremes, indexing, powers, reductions, shaping, softmax
 
@@ -24,7 +25,15 @@ def _lengths(lengths):
 
 def _comparison(compare):
     """Of the numbers in x and y: a Tensor of booleans, which is never tracked."""
-    return lambda x, y: Tensor(as_array(compare(x.array, y.array if isinstance(y, Tensor) else y)))
+    def compared(x, y):
+        y = y.array if isinstance(y, Tensor) else y
+        try:
+            return Tensor(as_array(compare(x.array, y)))
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{compare.__name__}: cannot compare a Tensor {x.shape} {x.dtype} on {x.device} with {shown(y)}; "
+                       f"give numbers, or a Tensor on the same device whose shape broadcasts") from None
+    return compared
 
 
 OPERATORS = {
@@ -73,4 +82,6 @@ OPERATORS = {
 }
 
 for _name, _method in OPERATORS.items():
+    if callable(_method):       # Python's errors about arguments name it
+        _method.__name__, _method.__qualname__ = _name, f"Tensor.{_name}"
     setattr(Tensor, _name, _method)

@@ -1,0 +1,96 @@
+"""What layers, cells and the ops that move numbers refuse: every guard that stands in an op, and its remedy.
+
+`test_refusals.py` has the ops that NumPy has too, `test_op.py` what all ops refuse alike.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+import minitx as mx
+from minitx import ops
+from minitx.ops.indexing import check_places
+
+from .common import every_device, leaf, refused
+
+GUARDS = {
+    "gelu: form": (lambda x, i: ops.gelu(x, approximate="erf"), ValueError, "gelu: approximate must be 'tanh' or 'none', got 'erf'"),
+    "dropout: above": (lambda x, i: ops.dropout(x, x > 0, p=1.5), ValueError, "dropout: p must be a probability", "got 1.5"),
+    "dropout: below": (lambda x, i: ops.dropout(x, x > 0, p=-0.1), ValueError, "dropout: p must be a probability", "got -0.1"),
+    "embedding: an id": (lambda x, i: ops.embedding(i + 1, x), IndexError, "embedding: ids must be from 0 to 1, got 2"),
+    "embedding: negative": (lambda x, i: ops.embedding(i - 1, x), IndexError, "embedding: ids must be from 0 to 1, got -1"),
+    "layer_norm: eps": (lambda x, i: ops.layer_norm(x, x[0], x[0], eps=-1), ValueError, "layer_norm: eps must be a number of at "),
+    "rms_norm: eps": (lambda x, i: ops.rms_norm(x, x[0], eps=math.nan), ValueError, "rms_norm: eps must be a number of at least 0"),
+    "cross_entropy: reduction": (lambda x, i: ops.cross_entropy(x, i[:, 0], reduction="batch"), ValueError,
+                                 "cross_entropy: reduction must be 'mean', 'sum' or 'none', got 'batch'"),
+    "cross_entropy: ignored": (lambda x, i: ops.cross_entropy(x, i[:, 0], ignore_index=1.5), TypeError,
+                               "cross_entropy: ignore_index must be an integer, got 1.5"),
+    "cross_entropy: smooth": (lambda x, i: ops.cross_entropy(x, i[:, 0], label_smoothing=1.5), ValueError,
+                              "cross_entropy: label_smoothing must be between 0 and 1, got 1.5"),
+    "cross_entropy: rough": (lambda x, i: ops.cross_entropy(x, i[:, 0], label_smoothing=-0.1), ValueError, "got -0.1"),
+    "bce: below 0": (lambda x, i: ops.binary_cross_entropy(x, x * 0 - 1), ValueError, "target must be between 0 and 1"),
+    "rnn_cell: activation": (lambda x, i: ops.rnn_cell(x, x, *square(x), activation="gelu"), ValueError,
+                             "rnn_cell: activation must be one of tanh, relu, linear, got 'gelu'"),
+    "unroll: no b": (lambda x, i: ops.unroll(ops.rnn_cell)(x[:, :0].reshape((2, 0, 3)), x, *square(x)[:2]), TypeError,
+                     "unroll(rnn_cell): missing a required argument: 'b'"),
+    "unroll: an option": (lambda x, i: ops.unroll(ops.rnn_cell)(x.reshape((2, 1, 3)), x, *square(x), speed=2), TypeError,
+                          "unroll(rnn_cell): got an unexpected keyword argument 'speed'"),
+    "concatenate: nothing": (lambda x, i: ops.concatenate(), ValueError, "concatenate: needs at least one array"),
+    "stack: nothing": (lambda x, i: ops.stack(), ValueError, "stack: needs at least one array"),
+    "concatenate: dtypes": (lambda x, i: ops.concatenate(x, x > 0, i), TypeError,
+                            "concatenate: the arrays must have one dtype, got bool and float64 and int64; convert them with"),
+    "stack: dtypes": (lambda x, i: ops.stack(x, x > 0), TypeError, "stack: the arrays must have one dtype, got bool and float64"),
+    "unstack: nothing": (lambda x, i: ops.unstack(x[:0]), ValueError, "unstack: axis 0 of an array of shape (0, 3) has nothing"),
+    "split: unequal": (lambda x, i: ops.split(x, sections=2), ValueError, "split: axis -1 has length 3, which sections=2 does not"),
+    "split: lengths": (lambda x, i: ops.split(x, sections=(1, 1)), ValueError, "split: axis -1", "the parts must add up to 3"),
+    "split: below 0": (lambda x, i: ops.split(x, sections=(4, -1)), ValueError, "split: axis -1", "none of them below 0"),
+    "split: no part": (lambda x, i: ops.split(x, sections=0), ValueError, "split: axis -1 has length 3, which sections=0"),
+    "split: of nothing": (lambda x, i: ops.split(x[:, :0], sections=()), ValueError, "split: axis -1 has length 0"),
+    "attention: scale": (lambda x, i: attend(x, scale="1"), ValueError, "attention: scale must be a finite number", "got '1'"),
+    "attention: no number": (lambda x, i: attend(x, scale=math.nan), ValueError, "attention: scale must be a finite", "got nan"),
+    "attention: too large": (lambda x, i: attend(x, scale=math.inf), ValueError, "attention: scale must be a finite", "got inf"),
+    "pad: a text": (lambda x, i: ops.pad(x, widths=1, value="0"), TypeError, "pad: value must be a number", "got '0'"),
+    "pad: a fraction": (lambda x, i: ops.pad(i, widths=1, value=0.5), TypeError, "pad: value must be a number", "int64, got 0.5"),
+}
+
+
+def square(x):
+    """W, U, b of a cell with three units for three inputs."""
+    return ops.matmul(x.T, x), ops.matmul(x.T, x), x[0]
+
+
+def attend(x, **options):
+    return ops.attention(*[x.reshape((1, 1, 2, 3))] * 3, **options)
+
+
+@every_device
+@pytest.mark.parametrize("call, kind, parts", [(call, kind, parts) for call, kind, *parts in GUARDS.values()], ids=GUARDS)
+def test_a_guard_speaks(call, kind, parts, device):
+    x, i = leaf(np.ones((2, 3)), device=device), mx.tensor([[0], [1]], device=device)
+    refused(kind, lambda: call(x, i), *parts)
+
+
+@every_device
+@pytest.mark.parametrize("value", [2, 3.0, -1, True])
+def test_around_integers_pad_puts_whole_numbers(value, device):
+    y = ops.pad(mx.tensor([5], device=device), widths=1, value=value)
+    assert y.tolist() == [value, 5, value] and y.dtype == "int64"
+
+
+@pytest.mark.parametrize("index, axis, ids, wrong", [
+    ((np.array([3]),), 0, (-3, 2), 3),
+    ((np.array([-4, 5]),), 0, (-3, 2), -4),
+    ((slice(None), np.array([0, 4])), 1, (-4, 3), 4),
+    ((..., np.array([[5]])), 2, (-5, 4), 5),
+    ((None, ..., np.array([5]), slice(1)), 1, (-4, 3), 5),
+    ((np.ones((3, 4), bool), np.array([-6])), 2, (-5, 4), -6),
+], ids=str)
+def test_getitem_counts_the_axes_up_to_an_id_that_is_out_of_range(index, axis, ids, wrong):
+    """NumPy refuses such an id itself, CuPy wraps it."""
+    refused(IndexError, lambda: check_places(index, (3, 4, 5)), f"ids along axis {axis} must be from {ids[0]} to {ids[1]}, got {wrong}")
+
+
+@pytest.mark.parametrize("index", [(np.array([-3, 2]),), (..., np.array([4, -5])), (np.array([True, False]),), (np.zeros(0, int),)], ids=str)
+def test_getitem_lets_through_what_is_in_range(index):
+    check_places(index, (3, 4, 5))
