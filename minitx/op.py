@@ -172,6 +172,8 @@ class Op:
         if isinstance(value, Tensor):
             raise TypeError(f"{self.name}: {name} is a Tensor; expected a plain value, since no gradient goes there; "
                             f"give {name}=t.item(), or t.array")
+        if name == "axis" and isinstance(value, bool):
+            raise TypeError(f"{self.name}: axis is {value}; expected a whole number")
         return value.item() if isinstance(value, np.generic) else value
 
     def _pair(self, result: Any) -> tuple[Any, Callable]:
@@ -179,7 +181,7 @@ class Op:
         if type(result) is tuple and len(result) == 2 and callable(result[1]):
             return result
         raise TypeError(f"{self.name}: an op returns its value and its backward, `return y, backward`; "
-                        f"it returned {type(result).__name__} {str(result)[:40]}")
+                        f"it returned {type(result).__name__} {' '.join(str(result).split())[:40]}")
 
     def _check_outputs(self, outs: Sequence[Any], lengths: Lengths) -> None:
         """The values must be arrays, in the shapes that the line promises."""
@@ -234,7 +236,7 @@ def shown(value: Any) -> str:
         return f"{value.shape} {value.dtype}"
     if type(value) is tuple:
         return f"({', '.join(map(shown, value))}{',' * (len(value) == 1)})"
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

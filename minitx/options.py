@@ -4,6 +4,7 @@ Read next: whoever you came from.
 """
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ def number(caller: str, low: float = -math.inf, high: float = math.inf, **option
     """Raise ValueError unless all options are finite numbers from `low` to `high`."""
     for name, value in options.items():
         real = isinstance(value, int | float | np.integer | np.floating)
-        if not real or not math.isfinite(value) or not low <= value <= high:
+        if not real or not abs(value) <= sys.float_info.max or not low <= value <= high:
             limits = f" from {low} to {high}" if high < math.inf else f" of at least {low}" if low > -math.inf else ""
-            raise ValueError(f"{caller}: {name} is {value!r}; expected a finite number{limits}")
+            raise ValueError(f"{caller}: {name} is {value!r:.60}; expected a finite number{limits}")
 
 
 def kind(caller: str, expected: type, remedy: str, **options: Any) -> None:

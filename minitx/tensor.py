@@ -191,7 +191,11 @@ def tensor(data: Any, *, dtype: Any = None, device: str | None = None, requires_
     if array.dtype.kind not in "fiub" or dtype.kind not in "fiub":
         raise TypeError(f"tensor: expected numbers or booleans, got {type(data).__name__} of {array.dtype} to hold as {dtype}")
     array = backend.to_device(array, device or device_of(array).name)
-    return Tensor(array.astype(dtype, copy=True), requires_grad)
+    with backend.expecting_overflow():
+        converted = array.astype(dtype, copy=True)
+    if dtype.kind in "iu" and dtype != array.dtype and not bool((converted == array).all()):
+        raise ValueError(f"tensor: {dtype} cannot hold all of these numbers unchanged; round or clip them first")
+    return Tensor(converted, requires_grad)
 
 
 def _python_numbers(data: Any) -> bool:

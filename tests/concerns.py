@@ -12,9 +12,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from _pytest.mark import ParameterSet
+
 from minitx.op import Op
 
-from . import test_cases_ops, test_contract, test_float16, test_guards, test_losses, test_observe, test_refusals, test_subgradients
+from . import (
+    test_cases_ops,
+    test_contract,
+    test_float16,
+    test_guards,
+    test_losses,
+    test_observe,
+    test_refusals,
+    test_subgradients,
+)
 from .harness import Sample, locked
 from .units import nested
 
@@ -36,50 +47,47 @@ class Check(NamedTuple):
     def __call__(self) -> None:
         self.test(**self.arguments)
 
-    def cost(self) -> tuple:
+    def cost(self) -> tuple[bool, int]:
         """The cheap and strong ones come first, the stand-in device last."""
-        return (self.arguments.get("device", "cpu") != "cpu", self.name in FIRST or len(FIRST),
-                FIRST.index(self.name) if self.name in FIRST else 0)
+        return self.arguments.get("device", "cpu") != "cpu", [*FIRST, self.name].index(self.name)
 
 
 def checks_of(suite: tuple[types.ModuleType, ...] = SUITE) -> Callable[[set[str]], list[Check]]:
-    """For a set of names, of ops and of other functions, the checks that concern one of them, in the order in which to run them."""
-    by_name = defaultdict(list)
+    """For names of ops and of other functions: the checks that concern one of them, in the order in which to run them."""
+    by_name = defaultdict(set)
     everything = sorted(calls(suite), key=Check.cost)
     for place, check in enumerate(everything):
         for name in given(check) or mentioned(check):
-            by_name[name].append(place)
-    return lambda names: [everything[place] for place in sorted({place for name in names for place in by_name[name]})]
+            by_name[name].add(place)
+    return lambda names: [everything[place] for place in sorted(set().union(*[by_name[name] for name in names]))]
 
 
 def calls(suite: tuple[types.ModuleType, ...]) -> Iterator[Check]:
+    """Every test with all its arguments, but for those that need more of pytest than `parametrize`."""
     for module in suite:
         for name, test in vars(module).items():
             if name.startswith("test_") and name not in OF_THE_CHECKER:
-                fixtures = {"tally": lambda **numbers: None}
-                choices = [list(choice(*mark.args)) for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
-                for chosen in itertools.product(*choices):
-                    arguments = {k: v for part in chosen for k, v in part.items()}
-                    wanted = set(inspect.signature(test).parameters)
-                    if wanted <= arguments.keys() | fixtures.keys():
-                        yield Check(test, {k: arguments.get(k, fixtures.get(k)) for k in wanted})
+                marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+                for chosen in itertools.product(*[rows(*mark.args) for mark in marks]):
+                    arguments = dict(itertools.chain(*chosen))
+                    if "tally" in inspect.signature(test).parameters:
+                        arguments["tally"] = lambda **numbers: None
+                    if inspect.signature(test).parameters.keys() == arguments.keys():
+                        yield Check(test, arguments)
 
 
-def choice(names: str, rows: Any) -> Iterator[dict[str, Any]]:
-    """The arguments that one `parametrize` gives, one after the other; arrays refuse writes."""
-    keys = [name.strip() for name in names.split(",")]
-    for row in rows:
-        if getattr(row, "marks", ()):
-            continue                                                         # needs a GPU
-        values = getattr(row, "values", row) if not isinstance(row, dict) else row
-        values = values if len(keys) > 1 or values is not row else (row,)
-        yield {k: v.map(locked) if isinstance(v, Sample) else v for k, v in zip(keys, values, strict=True)}
+def rows(names: str, values: Any) -> list[list[tuple[str, Any]]]:
+    """The arguments that one `parametrize` gives, with samples that refuse writes. What is marked needs a GPU."""
+    keys = names.split(", ")
+    sets = [ParameterSet.extract_from(value, force_tuple=len(keys) == 1) for value in values]
+    return [[(key, x.map(locked) if isinstance(x, Sample) else x) for key, x in zip(keys, row.values, strict=True)]
+            for row in sets if not row.marks]
 
 
 def given(check: Check) -> set[str]:
     """The ops that a check gets, themselves or by name."""
-    strings = [parts(check.arguments.get(name)) for name in ("op", "name", "case")]
-    return {x for x in itertools.chain(*strings) if isinstance(x, str)} | {x.name for x in parts(check.arguments) if isinstance(x, Op)}
+    strings = parts([check.arguments.get(name) for name in ("op", "name", "case")])
+    return {x for x in strings if isinstance(x, str)} | {x.name for x in parts(check.arguments) if isinstance(x, Op)}
 
 
 def mentioned(check: Check) -> set[str]:

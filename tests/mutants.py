@@ -15,11 +15,11 @@ OTHERS = {
     ast.Add: [ast.Sub], ast.Sub: [ast.Add], ast.Mult: [ast.Div], ast.Div: [ast.Mult], ast.Pow: [ast.Mult],
     ast.FloorDiv: [ast.Mult], ast.Mod: [ast.Mult], ast.BitAnd: [ast.BitOr], ast.BitOr: [ast.BitAnd],
     ast.Lt: [ast.LtE, ast.Gt], ast.LtE: [ast.Lt, ast.Gt], ast.Gt: [ast.GtE, ast.Lt], ast.GtE: [ast.Gt, ast.Lt],
-    ast.Eq: [ast.NotEq], ast.NotEq: [ast.Eq], ast.Is: [ast.IsNot], ast.IsNot: [ast.Is], ast.In: [ast.NotIn], ast.NotIn: [ast.In],
-    ast.And: [ast.Or], ast.Or: [ast.And],
+    ast.Eq: [ast.NotEq], ast.NotEq: [ast.Eq], ast.Is: [ast.IsNot], ast.IsNot: [ast.Is], ast.In: [ast.NotIn],
+    ast.NotIn: [ast.In], ast.And: [ast.Or], ast.Or: [ast.And],
 }
 LIBRARIES = {"xp", "math", "itertools"}             # what a function of theirs is called with stands in its brackets
-ATOMS = (ast.Constant, ast.Name, ast.UnaryOp, ast.keyword, ast.Slice, ast.Tuple, ast.Starred)     # shown with what is around them
+ATOMS = (ast.Constant, ast.Name, ast.UnaryOp, ast.keyword, ast.Slice, ast.Tuple, ast.Starred)   # shown with what is around
 KEYWORDS = {"copy", "strict"}                       # they save work, or watch over it, and change no number
 ALIKE = {"array_module", "wide", "dtype"}           # of the arrays in one call, which are of one device and one width
 

@@ -110,6 +110,7 @@ def transpose(x, axes=None):
 def getitem(x, index):
     """One axis after the other, by `take`. Two integer arrays must stand side by side: they become one, over a joint axis."""
     parts, axis = list(index) if isinstance(index, tuple) else [index], 0
+    parts = [np.asarray(p, None if len(p) else int) if isinstance(p, (list, tuple, range)) else p for p in parts]
     while parts:
         part = parts.pop(0)
         if part is None:

@@ -105,6 +105,8 @@ def getitem(rng):
         ((3, 4, 2), (Ellipsis, 0)), ((3, 4), (None, every, None, 1)), ((), None),
         ((3, 2), rows), ((3, 2), [2, 0, 2]), ((2, 3, 4), (every, rows)), ((3,), np.array([1, 1], "int32")),
         ((3, 4), (rows, np.array([[3], [0]]))), ((2, 3, 3, 2), (0, rows, rows)), ((3, 2), np.zeros(0, int)),
+        ((3, 2), []), ((3, 2), [True, False, True]), ((3, 2), range(0, 3, 2)), ((3, 2), ([0, 2], 1)),
+        ((3, 2), ((0, 2), (1, 1))),
         ((3, 2), mask), ((2, 3), (1, mask)), ((2, 3), np.array([mask, ~mask])),
     ]:
         yield call(rng.standard_normal(shape), index=index)

@@ -33,7 +33,7 @@ MODEL, X, ROWS, STRICT = RecurrentLM(5, 2, 3), ones(2, 3, 4), np.ones((2, 3), in
 BATCH = ROWS, ROWS
 
 SIZE = [0, -1, 2.5, "4", None, True, [2]]
-NUMBER = ["x", None, [1.0], 1j, nan, inf]
+NUMBER = ["x", None, [1.0], 1j, nan, inf, 10**400]
 NOT_BELOW_0 = [*NUMBER, -0.5]
 P = [*NOT_BELOW_0, 1.5]
 FLOATS = ["float99", "int32", "complex64", 7, object]
@@ -123,10 +123,13 @@ CALLS = {
     "tensor": (mx.tensor, dict(data=[1.0]),
                dict(data=[None, "x", {}, object(), [1j], [[1], [2, 3]], [None], 10**400, [[1], 2]],
                     dtype=["float99", "complex64", "object", "str"], device=["gpu", 3, ["cpu"]], like=[1])),
+    "a tensor of bytes": (lambda data: mx.tensor(data, dtype="uint8"), dict(data=[1.0, 255]),
+                          dict(data=[[1.5], [256], [-1], [nan], inf, ones(1) / 2, ones(1, device="strict") * -1])),
     "a tracked tensor": (lambda data: mx.tensor(data, requires_grad=True), dict(data=[1.0]), dict(data=[[1], [True]])),
     "Tensor": (mx.Tensor, dict(array=np.ones(2)), dict(array=[None, [1.0], 3, "x", X])),
     "zeros": (lambda n, like: mx.zeros(n, like=like), dict(n=2, like=X),
               dict(n=[-1, 0.5, "x", None], like=[None, 3, np.ones(2)])),
+    "to another device": (X.to, dict(device="strict"), dict(device=["gpu", 3, [], None])),
     "assign_": (weights(2, 2).assign_, dict(value=[[1, 2], [3, 4]]),
                 dict(value=[None, "x", 3, [1, 2], [[1], [2, 3]], {}, [[1j, 2], [3, 4]], np.ones((2, 2)),
                             ones(2, 2, dtype="float64"), ones(2, 2, device="strict")])),

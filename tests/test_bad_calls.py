@@ -29,7 +29,7 @@ REFUSALS = (TypeError, ValueError, IndexError)
 
 THINGS = [None, "text", [1.0, 2.0], (1, 2), {"x": 1.0}, range(3), 1j, object(), 2, True, np.ones(2, complex),
           np.array([None, 1]), np.array(["a"]), np.ones(2, "datetime64[s]")]
-OPTIONS = [None, "x", "", [], {}, (), (0, 0), (0, 99), (1, -1), 99, -99, -1, 0, 1, 2, 2**70, 1.5, -0.5, nan, inf, 1j, True,
+OPTIONS = [None, "x", "", [], {}, (), (0, 0), (0, 99), (1, -1), 99, -99, -1, 0, 1, 2, 1.5, -0.5, nan, inf, 1j, True,
            object(), ["x"], ((0,), 1), mx.tensor([0, 0])]
 DTYPES = ["bool", "int8", "int64", "uint8", "float16", "float32", "complex128", "object"]
 
@@ -104,7 +104,7 @@ def verdict(op, sample, outputs):
     except ArithmeticError:                                                  # 1 / 0 is infinite in arrays
         return "beyond the oracle"
     except (AttributeError, *REFUSALS):                                      # NumPy takes what the oracle does not, axis=() say
-        assert all(np.isfinite(y.numpy()).all() for y in outputs)
+        assert op.name == "power" or all(np.isfinite(y.numpy()).all() for y in outputs)      # √-1 is NaN, as NumPy has it
         return "beyond the oracle"
     assert len(outputs) == len(expected)
     for y, right in zip(outputs, expected):

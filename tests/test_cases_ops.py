@@ -227,7 +227,8 @@ LIKE_NUMPY = {                  # m is numpy, or minitx.ops
     "cumsum": lambda m, i: m.cumsum(i), "cumsum along": lambda m, i: m.cumsum(i, axis=0), "abs": lambda m, i: m.abs(i),
     "maximum": lambda m, i: m.maximum(i, i[::-1]), "where": lambda m, i: m.where(i > 0, i, i[::-1]),
     "power": lambda m, i: m.power(i, i), "add": lambda m, i: i + i, "div": lambda m, i: i / (i + 1),
-    "matmul": lambda m, i: m.matmul(i, i.T), "clip": lambda m, i: i.clip(1, 2), "beside numbers": lambda m, i: m.add(2, m.add(i, 3)),
+    "matmul": lambda m, i: m.matmul(i, i.T), "clip": lambda m, i: i.clip(1, 2),
+    "beside numbers": lambda m, i: m.add(2, m.add(i, 3)),
 }
 
 

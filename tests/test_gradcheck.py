@@ -3,6 +3,7 @@
 A checker that nobody tests finds nothing any more one day, and nobody notices.
 """
 
+import operator
 import re
 
 import numpy as np
@@ -245,6 +246,13 @@ def test_what_cannot_be_checked_is_refused():
     fails(ops.sum, np.arange(3), error=ValueError, match="none of the 1 inputs has floating point numbers")
     fails(lambda x: mx.tensor([1, 2]), x, error=ValueError, match="expected outputs in float64.*got integers")
     fails(lambda x: mx.tensor([1.0]), x, error=ValueError, match=r"expected outputs in float64.*got \['float32'\]")
+
+
+def test_what_is_no_function_of_tensors_is_told():
+    fails(lambda x: x.array, x, error=TypeError, match=r"the function must return Tensors, got \['ndarray'\]")
+    with np.errstate(invalid="ignore"):
+        fails(ops.log, np.array([1e-6]), match="leaves the function's domain; check elsewhere, or with a smaller step")
+    assert [i.name for i in mx.gradcheck(operator.neg, x).inputs] == ["a"]
 
 
 def test_integers_numbers_and_masks_pass_through():

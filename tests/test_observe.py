@@ -1,6 +1,7 @@
 """Looking on: an observer sees modules, outputs and gradients and changes nothing; `saved` lists what is kept."""
 
 import contextlib
+import functools
 import math
 import threading
 
@@ -10,6 +11,7 @@ import pytest
 import minitx as mx
 from minitx import ops
 from minitx.models import RecurrentLM, TransformerLM
+from minitx.saved import keeps
 
 from .common import every_device, leaf
 from .harness import on_host
@@ -199,6 +201,17 @@ def test_saved_counts_what_a_view_keeps_alive_and_looks_into_lists_and_functions
     if dropped is None:
         missing = 0                                                          # a name that was never bound
     assert mx.saved(backward) == [("inner.ids", (3,), 12), ("views[0]", (10,), 800), ("views[1]", (2, 10), 0)]
+
+
+def test_saved_looks_into_partials_and_knows_a_function_that_calls_itself():
+    x = np.ones(2)
+
+    def again(dy):
+        return x, again
+
+    assert mx.saved(functools.partial(again, x * 2)) == [("func.x", (2,), 16), ("args[0]", (2,), 16)]
+    assert keeps(again, x) and not keeps(again, x * 2)
+    assert keeps(functools.partial(again), x * 2), "it cannot be looked into here, so it may"
 
 
 def test_unroll_keeps_every_step():

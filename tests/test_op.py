@@ -66,6 +66,14 @@ MISTAKES = {
     "no broadcast": (lambda: X + leaf([1, 2]), ValueError, "add: these shapes do not broadcast: axis -1", "[2, 3]"),
     "inner lengths": (lambda: X @ X, ValueError, "matmul: inner lengths differ: x has 3 columns, y has 2 rows"),
     "an axis": (lambda: ops.softmax(X, axis=2), IndexError, "softmax: ", "axis = 2", "x (2, 3) float64"),
+    "a huge number": (lambda: mx.tensor([1], dtype="uint8") + 300, ValueError, "add: Python integer 300 out of bounds"),
+    "an endless axis": (lambda: X.sum(2**99), ValueError, "sum: ", "too large"),
+    "a bool as axis": (lambda: ops.split(X, sections=1, axis=True), TypeError, "split: axis is True; expected a whole number"),
+    "an option that is a Tensor": (lambda: ops.layer_norm(X, X[0], X[0], eps=X.sum()), TypeError, "layer_norm: eps is a Tensor",
+                                   "no gradient goes there", "eps=t.item()"),
+    "numbers alone": (lambda: ops.maximum(1, 2.5), TypeError, "maximum: got x = 1, y = 2.5; expected at least one Tensor"),
+    "None beside an array": (lambda: ops.where(X > 0, X, None), TypeError, "where: y is None", "minitx.tensor(...)"),
+    "a number for an array": (lambda: ops.take(2.0, np.array([0])), TypeError, "take: x must be an array, got a float"),
     "an id": (lambda: ops.embedding(np.array([2]), X), IndexError, "embedding: ids must be from 0 to 1, got 2"),
     "numbers as a mask": (lambda: ops.dropout(X, X, p=0.5), TypeError, "dropout: keep must be booleans", "float64"),
     "numbers as ids": (lambda: ops.embedding(X, X), TypeError, "embedding: ids must be integers", "dtype float64"),
@@ -164,6 +172,30 @@ def test_an_op_of_the_user_works_can_be_redefined_and_is_not_in_the_registry():
     tanh.__module__ = "minitx.elsewhere"
     refused(ValueError, lambda: mx.op()(tanh), "op tanh: minitx has an op of this name already")
     assert mx.OPS == before
+
+
+def made(line, vjp, *arrays):
+    return lambda: mx.op(line)(vjp)(*arrays)
+
+
+NO_OPS = {
+    "another argument": (made("y (...) -> z", lambda x: (x, None)), ValueError, "its shape line speaks of y, but it takes (x)"),
+    "no backward": (made("x (...) -> y", lambda x: x, X), TypeError, "an op returns its value and its backward",
+                    "it returned ndarray"),
+    "no array": (made("x (...) -> y", lambda x: (1.0, id), X), TypeError, "its value is a float; return an array"),
+    "a missing output": (made("x (...) -> y, z", lambda x: (x, id), X), ValueError, "it returned 1 arrays", "promises y, z"),
+    "a wrong output": (made("x (B, D) -> y (B)", lambda x: (x, id), X), ValueError, "its output y must be (B), but has 2 axes"),
+    "a mask of nothing": (made("m ~(B) -> y", lambda m: (m, id), X), ValueError, "m must be ~(B), but nothing says how long"),
+    "an error of its own": (made("x (...) -> y", lambda x: {}["key"], X), LookupError, "'key'; called with x (2, 3) float64"),
+    "no function": (lambda: mx.op()(3), TypeError, "op: write @op(...) with brackets above a function; got a int"),
+    "no cell": (lambda: ops.unroll(mx.op()(lambda x, h: (h, id))), ValueError, "unroll: the cell <lambda> needs a shape line"),
+}
+
+
+@pytest.mark.parametrize("mistake", NO_OPS.values(), ids=NO_OPS)
+def test_what_is_no_op_is_refused(mistake):
+    call, kind, *parts = mistake
+    refused(kind, call, *parts)
 
 
 def test_unroll_of_a_cell_of_the_user():

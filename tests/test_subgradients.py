@@ -66,7 +66,8 @@ SPECIFICATION = {
 
 
 @every_device
-@pytest.mark.parametrize("name, sample, expected", [(*case[:2], case[2:]) for case in SPECIFICATION.values()], ids=SPECIFICATION)
+@pytest.mark.parametrize("name, sample, expected", [(*case[:2], case[2:]) for case in SPECIFICATION.values()],
+                         ids=SPECIFICATION)
 def test_the_gradient_by_convention(name, sample, expected, device):
     for ours, right in zip(gradients(name, sample, device), expected, strict=True):
         if right is None:

@@ -165,3 +165,13 @@ def test_slopes_in_the_tails_keep_their_digits():
         assert mx.gradients(op(x).sum())[x] == pytest.approx(slope, rel=1e-12, abs=0)
     y = ops.binary_cross_entropy(leaf([40, -40]), mx.tensor([1, 0]), reduction="none")
     assert y.numpy() == pytest.approx(np.exp([-40, -40]), rel=1e-12, abs=0)
+
+
+@every_device
+def test_a_leaf_moves_to_a_device_and_an_output_does_not(device):
+    x = leaf([1, 2], device=device)
+    assert x.to(device) is x
+    there = x.to({"cpu": "strict"}.get(device, "cpu"))
+    assert there.device != device and there.requires_grad and there.numpy().tolist() == [1, 2]
+    refused(RuntimeError, lambda: (x * 2).to(there.device), "to: the tracked output of mul cannot change device", "detach()")
+    assert (x * 2).detach().to(there.device).numpy().tolist() == [2, 4]

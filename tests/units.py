@@ -100,7 +100,8 @@ def definition(code: types.CodeType) -> tuple[Any, ast.Module, int]:
         if isinstance(statement, (ast.FunctionDef, ast.Assign)) and code in made:
             places = set(code.co_positions())
             for node in ast.walk(statement):
-                if isinstance(node, ast.Lambda) and position(node.body) in places or getattr(node, "name", "") == code.co_name:
+                a_lambda = isinstance(node, ast.Lambda) and position(node.body) in places
+                if a_lambda or getattr(node, "name", "") == code.co_name:
                     return node, module, made.index(code)
     raise LookupError(f"{code.co_filename} has no {code.co_name} any more; was it changed during the run?")
 

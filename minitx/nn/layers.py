@@ -72,7 +72,7 @@ class Dropout(Module):
 
     def __init__(self, p: float, *, rng: Any = None) -> None:
         if not isinstance(p, int | float) or not 0 <= p <= 1:
-            raise ValueError(f"Dropout: p must be a probability between 0 and 1, got {p}")
+            raise ValueError(f"Dropout: p must be a probability between 0 and 1, got {p!r:.60}")
         self.p, self.rng = p, rng
 
     def forward(self, x: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def pad(x, *, widths, value=0.0):
         widths = (widths,) * x.ndim
     if len(widths) != x.ndim or any(len(pair) != 2 or min(pair) < 0 for pair in widths):
         raise ValueError(f"widths must be a pair (before, after) of lengths for each of {x.ndim} axes, got {widths}")
-    if not isinstance(value, int | float) or (x.dtype.kind != "f" and value % 1):
+    if not isinstance(value, int | float) or (x.dtype.kind != "f" and x.dtype.type(value) != value):
         raise TypeError(f"value must be a number that fits {x.dtype}, got {value!r}")
     inside = tuple(slice(before, before + n) for (before, _), n in zip(widths, x.shape, strict=True))
     y = array_module(x).full([before + n + after for (before, after), n in zip(widths, x.shape, strict=True)], value, x.dtype)
