@@ -29,7 +29,7 @@ import minitx as mx
 from minitx import backend
 from minitx.data import Vocabulary, load_corpus, windows
 from minitx.models import LanguageModel, RecurrentLM, TransformerLM
-from minitx.op import Observer
+from minitx.observer import Observer
 from minitx.optim import Adam
 from minitx.training import train
 

@@ -8,7 +8,8 @@ Read the source in this order: `backend`, `tensor`, `tape`, `op`, `ops/softmax`,
 from . import models, nn, ops, optim
 from .backend import seed
 from .gradcheck import GradcheckError, gradcheck
-from .op import OPS, Observer, observe, op
+from .observer import Observer, observe
+from .op import OPS, op
 from .profiling import profile
 from .saved import saved
 from .tape import gradients

@@ -24,9 +24,9 @@ from safetensors.numpy import save as as_bytes
 from threadpoolctl import threadpool_info
 
 from . import backend
+from .history import History
 from .nn import Module
 from .optim import Optimizer
-from .training import History
 
 FORMAT = "minitx run 1"
 LONGEST_HEADER = 10_000_000         # bytes: names, shapes and the JSON text; a foreign file is not read any further

@@ -17,11 +17,9 @@ Read next: `ops/softmax.py`, the first op worth reading.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,44 +27,11 @@ import numpy as np
 from . import backend
 from .backend import Array, owner
 from .contract import Lengths, ShapeLine, ShapeRule, any_shape
+from .observer import observer
 from .tape import Node
 from .tensor import Tensor, tracking
 
 OPS: dict[str, Op] = {}     # minitx's own ops by name: the list that the gradient-check contract runs over
-
-
-class Observer:
-    """Whoever looks on; override what you want to see. `observe` puts one in the slot; without one nothing here costs a thing.
-    """
-
-    def module(self, module: Any) -> contextlib.AbstractContextManager:
-        """Entered around the forward pass of a module."""
-        return contextlib.nullcontext()
-
-    def watch(self, op: str) -> Callable[[str, Array, int | None], None] | None:
-        """For an op whose inside is worth seeing: what this returns is called with it, `watch(name, array, step)`."""
-        return None
-
-    def around(self, op: Op) -> Callable:
-        """What to call in place of `op.vjp`; it must return what that returns."""
-        return op.vjp
-
-    def output(self, op: str, outputs: Sequence[Array]) -> Callable[[list[Array]], None] | None:
-        """Called with what an op made; what it returns is called with the gradients of that on the way back."""
-        return None
-
-
-observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
-
-
-@contextlib.contextmanager
-def observe(who: Observer) -> Iterator[Observer]:
-    """Let `who` look on inside the block."""
-    before = observer.set(who)
-    try:
-        yield who
-    finally:
-        observer.reset(before)
 
 
 class Op:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import backend
-from .op import OPS, Observer, Op, observe
+from .observer import Observer, observe
+from .op import OPS, Op
 from .saved import saved
 
 

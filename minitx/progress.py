@@ -6,12 +6,10 @@ Read next: `training.py`.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-if TYPE_CHECKING:
-    from .training import History
+from .history import History
 
 
 class Progress:

@@ -23,9 +23,9 @@ from threading import current_thread, main_thread
 from typing import Any
 
 from .checkpoint import load_run, save_run, write
+from .history import NATS_PER_BIT, History
 from .nn import Module
 from .optim import Optimizer
-from .training import NATS_PER_BIT, History
 
 
 class Keeper:

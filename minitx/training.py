@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from .backend import expecting_overflow, is_array, to_device
+from .history import NATS_PER_BIT, History
 from .memory import keep_freed_memory
 from .models import LanguageModel
 from .optim import Optimizer, clip_grad_norm
@@ -23,41 +23,8 @@ from .options import kind, whole
 from .progress import Progress
 from .tensor import Tensor, no_grad
 
-NATS_PER_BIT = math.log(2)
 PADDING = -100          # the target that cross-entropy ignores
 Batch = tuple[Any, Any]
-
-
-@dataclass
-class History:
-    """What a training run measured at every step."""
-
-    loss: list[float] = field(default_factory=list)             # nats per symbol, of the batch before the step
-    grad_norm: list[float] = field(default_factory=list)        # before clipping
-    lr: list[float] = field(default_factory=list)
-    symbols_at: list[int] = field(default_factory=list)         # predicted by the end of each step
-    seconds_at: list[float] = field(default_factory=list)       # of training by then
-    events: list[tuple[int, str]] = field(default_factory=list)  # (step, what was not finite), with on_nonfinite="record"
-
-    @property
-    def symbols(self) -> int:
-        """How many symbols were predicted in all."""
-        return self.symbols_at[-1] if self.symbols_at else 0
-
-    @property
-    def seconds(self) -> float:
-        """How long the training took in all."""
-        return self.seconds_at[-1] if self.seconds_at else 0.0
-
-    @property
-    def bits(self) -> list[float]:
-        """The losses in bits per symbol."""
-        return [loss / NATS_PER_BIT for loss in self.loss]
-
-    def smooth_bits(self, last: int = 20) -> float:
-        """The mean over the last steps: one batch is noisy."""
-        recent = self.bits[-last:]
-        return sum(recent) / len(recent)
 
 
 def train(model: LanguageModel, batches: Iterable[Batch], optimizer: Optimizer, *, steps: int,

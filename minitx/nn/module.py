@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import backend
 from ..backend import Array
-from ..op import observer
+from ..observer import observer
 from ..tensor import Tensor
 
 
