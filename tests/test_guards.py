@@ -10,6 +10,7 @@ import pytest
 
 import minitx as mx
 from minitx import ops
+from minitx.backend import to_device, to_host
 from minitx.ops.indexing import check_places
 
 from .common import every_device, leaf, refused
@@ -116,3 +117,13 @@ def test_getitem_counts_the_axes_up_to_an_id_that_is_out_of_range(index, axis, i
                          ids=str)
 def test_getitem_lets_through_what_is_in_range(index):
     check_places(index, (1, 4, 5))
+
+
+@every_device
+def test_an_index_that_changes_after_the_forward_pass_does_not_lead_the_gradient_of_getitem_astray(device):
+    numbers = np.arange(6.0).reshape(3, 2), np.array([0, 1]), np.array([True, False, True])
+    x, ids, mask = (to_device(a.copy(), device) for a in numbers)
+    backwards = [ops.getitem.vjp(x, index=index)[1] for index in (ids, mask)]
+    ids[...], mask[...] = 2, True
+    assert [to_host(b(to_device(np.ones((2, 2)), device))).tolist() for b in backwards] == [
+        [[1, 1], [1, 1], [0, 0]], [[1, 1], [0, 0], [1, 1]]]

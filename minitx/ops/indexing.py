@@ -32,7 +32,8 @@ def getitem(x, *, index):
     ([1.0, 1.0, 3.0], [2.0, 0.0, 1.0])
     """
     xp, shape, parts = array_module(x), x.shape, index if isinstance(index, tuple) else (index,)
-    index = tuple([xp.asarray(i, None if len(i) else int) if isinstance(i, list | tuple | range) else i for i in parts])
+    index = tuple([xp.asarray(i, None if len(i) else int) if isinstance(i, list | tuple | range) else
+                   i.copy() if is_array(i) else i for i in parts])         # its own copy: backward must go where forward went
     integers = not all(isinstance(i, int | slice | EllipsisType | None) or (is_array(i) and i.dtype == "bool") for i in index)
     y = x[index]
     if integers:
