@@ -1,7 +1,7 @@
 """The observer slot: the one place through which ops, modules and the tape let somebody look on.
 
 It is empty by default. Recording, profiling and the experiments put an `Observer` of theirs into it; nothing below knows more
-of them than the four methods here.
+of them than the methods here.
 
 Read next: `op.py`, which asks the slot at every call.
 """
@@ -17,15 +17,16 @@ from .backend import Array
 
 if TYPE_CHECKING:
     from .op import Op
+    from .tensor import Tensor
 
 
 class Observer:
     """Whoever looks on; override what you want to see. `observe` puts one in the slot; without one nothing here costs a thing.
     """
 
-    def module(self, module: Any) -> contextlib.AbstractContextManager:
-        """Entered around the forward pass of a module."""
-        return contextlib.nullcontext()
+    def module(self, module: Any) -> Callable:
+        """What to call in place of `module.forward`; it must return what that returns."""
+        return module.forward
 
     def watch(self, op: str) -> Callable[[str, Array, int | None], None] | None:
         """For an op whose inside is worth seeing: what this returns is called with it, `watch(name, array, step)`."""
@@ -38,6 +39,9 @@ class Observer:
     def output(self, op: str, outputs: Sequence[Array]) -> Callable[[list[Array]], None] | None:
         """Called with what an op made; what it returns is called with the gradients of that on the way back."""
         return None
+
+    def leaves(self, found: dict[Tensor, Array]) -> None:
+        """Called at the end of the way back with the gradients of the leaves, before anything is added up or clipped."""
 
 
 observer: ContextVar[Observer | None] = ContextVar("observer", default=None)

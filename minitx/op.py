@@ -102,8 +102,8 @@ class Op:
         node = Node(self.name, self.names(len(args)), backward, inputs, outs) if tracked and tracking.get() else None
         if onlooker is not None:
             report = onlooker.output(self.name, outs)
-            if node is not None:
-                node.report = report
+            if node is not None and report is not None:
+                node.reports += (report,)
         results = tuple([self._made(y, node, slot, inputs) for slot, y in enumerate(outs)])
         return results if many else results[0]
 

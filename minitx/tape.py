@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import backend
 from .backend import Array, array_module, as_array, device_of
+from .observer import observer
 from .saved import keeps
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Node:
     So nothing here refers to anything newer: there are no cycles, and memory goes by reference count alone.
     """
 
-    __slots__ = ("backward", "edges", "name", "names", "outputs", "report", "serial", "writable")
+    __slots__ = ("backward", "edges", "name", "names", "outputs", "reports", "serial", "writable")
 
     def __init__(self, name: str, names: Sequence[str], backward: Callable, inputs: Sequence[Tensor | None],
                  outputs: Sequence[Array]):
@@ -41,7 +42,7 @@ class Node:
         # the arguments that `assign_` may change before the way back, and how often it had by now
         self.writable = [(i, x.array, x.version, x.version[0]) for i, x in enumerate(inputs) if x is not None and x.version]
         self.outputs = [(y.shape, y.dtype) for y in outputs]
-        self.report: Callable | None = None     # an observer's wish to see the gradients of the outputs
+        self.reports: tuple[Callable, ...] = ()    # who wishes to see the gradients of the outputs
 
 
 def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
@@ -69,8 +70,8 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
         dys = [total.pop((node, slot), None) for slot in range(len(node.outputs))]
         dys = [array_module(seed).zeros(*output) if dy is None else dy
                for dy, output in zip(dys, node.outputs, strict=True)]
-        if node.report:
-            node.report(dys)
+        for report in node.reports:
+            report(dys)
         try:
             dxs = node.backward(*dys)       # type: ignore[misc]
         except Exception as error:
@@ -85,8 +86,16 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
             else:
                 total[edge] = as_array(total[edge] + dx)
                 owned.add(edge)
-        node.backward, node.edges, node.writable = None, [], []
+        node.backward, node.edges, node.writable, node.reports = None, [], [], ()
+    if onlooker := observer.get():
+        onlooker.leaves(total)
     return total
+
+
+def on_gradient(t: Tensor, see: Callable[[Array], None]) -> None:
+    """Show the gradient by `t`, which an op made, when the way back passes it."""
+    slot = t.slot
+    t.node.reports += (lambda dys: see(dys[slot]),)      # type: ignore[union-attr]
 
 
 def _newest_first(start: Node) -> list[Node]:

@@ -30,11 +30,13 @@ class Recorder(mx.Observer):
         self.arrays.append(list(arrays))
         self.copies.append([x.copy() for x in arrays])
 
-    @contextlib.contextmanager
     def module(self, module):
-        self.note("enter", type(module).__name__)
-        yield
-        self.note("leave", type(module).__name__)
+        def forward(*args, **options):
+            self.note("enter", type(module).__name__)
+            result = module.forward(*args, **options)
+            self.note("leave", type(module).__name__)
+            return result
+        return forward
 
     def watch(self, op):
         return lambda name, array, step: self.note("watch", op, name, step, arrays=[array])
@@ -42,6 +44,9 @@ class Recorder(mx.Observer):
     def output(self, op, outputs):
         self.note("output", op, arrays=outputs)
         return lambda dys: self.note("report", op, arrays=dys)
+
+    def leaves(self, found):
+        self.note("leaves", arrays=found.values())
 
     def of(self, *call):
         """Of all calls that begin like this: how each goes on, and its arrays."""
@@ -70,9 +75,10 @@ def test_an_observer_sees_everything_in_order_with_the_right_arrays(device):
     assert seen.calls == [
         ("enter", "Net"), ("enter", "Linear"), ("output", "linear"), ("leave", "Linear"), ("output", "relu"),
         ("leave", "Net"), ("output", "sum"), ("report", "sum"), ("report", "relu"), ("report", "linear"),
+        ("leaves",),
     ]
     values = [[a.tolist() for a in arrays] for arrays in seen.arrays if arrays]
-    assert values == [[[[4, -2]]], [[[4, 0]]], [4], [10], [[[10, 10]]], [[[10, 0]]]]
+    assert values == [[[[4, -2]]], [[[4, 0]]], [4], [10], [[[10, 10]]], [[[10, 0]]], [[[10, 30]], [[10, 0], [10, 0]], [10, 0]]]
     assert x.grad.tolist() == [[10, 30]]
 
 

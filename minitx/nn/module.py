@@ -27,10 +27,8 @@ class Module:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         onlooker = observer.get()
-        if onlooker is None:
-            return self.forward(*args, **options)
-        with onlooker.module(self):
-            return self.forward(*args, **options)
+        forward = self.forward if onlooker is None else onlooker.module(self)
+        return forward(*args, **options)
 
     def parts(self) -> Iterator[tuple[str, Module | Tensor]]:
         """The Modules and leaf Tensors directly inside this one, by name; "layers.0" is the first in a list, "heads.en" one of
