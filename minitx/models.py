@@ -28,11 +28,15 @@ class LanguageModel(nn.Module):
     head: nn.Linear                     # (B, T, H) -> logits (B, T, V)
 
     def forward(self, ids: Any) -> Tensor:
+        return self.head(self.body(self.embed(self.checked(ids))))
+
+    def checked(self, ids: Any) -> Any:
+        """ids, or ValueError unless they are an array (B, T)."""
         if getattr(ids, "ndim", None) != 2:
             given = f"have shape {ids.shape}" if hasattr(ids, "shape") else f"are a {type(ids).__name__}"
             raise ValueError(f"{type(self).__name__}: ids {given}; "
                              f"expected an array of integers (B, T), one row for each sequence")
-        return self.head(self.body(self.embed(ids)))
+        return ids
 
     def loss(self, ids: Any, targets: Any) -> Tensor:
         """The mean surprise at the targets (B, T), in nats per symbol; divide by ln 2 for bits."""
@@ -40,16 +44,19 @@ class LanguageModel(nn.Module):
 
 
 class RecurrentLM(LanguageModel):
-    """Embedding, `L` recurrent layers of `H` units, linear head. `cell` is "rnn" or "lstm"; `options` go to its module."""
+    """Embedding, `L` recurrent layers of `H` units, linear head. `cell` is "rnn", "gru" or "lstm"; `options` go to its module.
+
+    Its memory of a text is a state, so it can go on from one piece of it to the next: see `step`.
+    """
 
     def __init__(self, V: int, D: int, H: int, L: int = 1, *, cell: str = "lstm", dropout: float = 0.0, rng: Any = None,
                  dtype: str = "float32", **options: Any) -> None:
-        kinds = {"rnn": nn.RNN, "lstm": nn.LSTM}
+        kinds = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
         whole("RecurrentLM", V=V, D=D, H=H, L=L)
         if cell not in list(kinds):
             raise ValueError(f"RecurrentLM: cell must be one of {', '.join(kinds)}, got {cell!r}")
         self.tokens = nn.Embedding(V, D, rng=rng, dtype=dtype)
-        self.layers = [kinds[cell](H if i else D, H, rng=rng, dtype=dtype, **options) for i in range(L)]
+        self.recurrence = kinds[cell](D, H, L, dropout=dropout, rng=rng, dtype=dtype, **options)
         self.dropout = nn.Dropout(dropout, rng=rng)
         self.head = nn.Linear(H, V, gain=HEAD_GAIN, rng=rng, dtype=dtype)
         self.context = None
@@ -58,9 +65,21 @@ class RecurrentLM(LanguageModel):
         return self.tokens(ids)
 
     def body(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = self.dropout(layer(x)[0])
-        return x
+        return self.dropout(self.recurrence(x)[0])
+
+    def step(self, ids: Any, state: Any = None) -> tuple[Tensor, Any]:
+        """Read on, from the state in which an earlier `step` ended: the logits (B, T, V) of ids (B, T), and the new state.
+
+        A text read in pieces gives the logits that it gives in one. Gradients go back through the states as far as the tape
+        does; `truncate` a state to cut it there.
+        """
+        hs, state = self.recurrence(self.embed(self.checked(ids)), state)
+        return self.head(self.dropout(hs)), state
+
+
+def truncate(state: Any) -> Any:
+    """A state without its history: the numbers go on, gradients stop here (truncated backprop through time)."""
+    return state.detach() if isinstance(state, Tensor) else tuple(s.detach() for s in state)
 
 
 class TransformerLM(LanguageModel):

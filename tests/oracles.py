@@ -230,11 +230,27 @@ def attention(q, k, v, mask=None, causal=False, scale=None):
     return y
 
 
+@oracle_of("additive_attention")
+def additive_attention(q, k, v, w, mask=None):
+    (B, Tq, A), Tk = q.shape, k.shape[1]
+    y, mask = np.zeros((B, Tq, v.shape[2])), np.broadcast_to(True if mask is None else mask, (B, Tq, Tk))
+    for b, t in np.ndindex(B, Tq):
+        keys = [s for s in range(Tk) if mask[b, t, s]]
+        scores = [math.fsum(w[i] * math.tanh(q[b, t, i] + k[b, s, i]) for i in range(A)) for s in keys]
+        for weight, s in zip(weights(scores), keys):
+            y[b, t] += float(weight) * v[b, s]
+    return y
+
+
 # Recurrences, unit by unit
 
 
 def preactivation(x, h, W, U, b, unit):
-    return math.fsum(x * W[:, unit]) + math.fsum(h * U[:, unit]) + b[unit]
+    return product(x, W, unit) + product(h, U, unit) + b[unit]
+
+
+def product(x, W, unit):
+    return math.fsum(x * W[:, unit])
 
 
 @oracle_of("rnn_cell")
@@ -256,18 +272,45 @@ def lstm_cell(x, h, c, W, U, b):
     return h_next, c_next
 
 
+@oracle_of("gru_cell")
+def gru_cell(x, h, W, U, b, bU):
+    H, h_next = h.shape[1], np.empty(h.shape)
+    for k, j in np.ndindex(h.shape):
+        a, p = ([product(v[k], M, gate * H + j) + bias[gate * H + j] for gate in range(3)]
+                for v, M, bias in ((x, W, b), (h, U, bU)))
+        r, z = sigmoid(a[0] + p[0]), sigmoid(a[1] + p[1])
+        h_next[k, j] = z * h[k, j] + (1 - z) * math.tanh(a[2] + r * p[2])
+    return h_next
+
+
 def walk(cell, states):
-    """The oracle of a sequence: the oracle of its cell, step after step."""
+    """The oracle of a sequence: the oracle of its cell, step after step, for every sequence alone and as far as it goes."""
     def sequence(x, *rest, **static):
-        state, weights = rest[:states], rest[states:]
-        hs = np.empty((*x.shape[:2], state[0].shape[1]))
-        for t in range(x.shape[1]):
-            state = cell(x[:, t], *state, *weights, **static)
-            state = state if isinstance(state, tuple) else (state,)
-            hs[:, t] = state[0]
+        lengths = rest[-1] if rest[-1].dtype.kind == "i" else np.full(len(x), x.shape[1])
+        state, weights = [s.copy() for s in rest[:states]], [w for w in rest[states:] if w.dtype.kind == "f"]
+        hs = np.zeros((*x.shape[:2], state[0].shape[1]))
+        for b, n in enumerate(lengths):
+            own = [s[b:b + 1] for s in state]
+            for t in range(n):
+                new = cell(x[b:b + 1, t], *own, *weights, **static)
+                own = new if isinstance(new, tuple) else [new]
+                hs[b, t] = own[0][0]
+            for s, last in zip(state, own):
+                s[b] = last[0]
         return hs, *state
     return sequence
 
 
 oracle_of("rnn", "unroll(rnn_cell)")(walk(rnn_cell, states=1))
+oracle_of("gru", "unroll(gru_cell)")(walk(gru_cell, states=1))
 oracle_of("lstm", "unroll(lstm_cell)")(walk(lstm_cell, states=2))
+
+
+@oracle_of("reverse")
+def reverse(x, lengths=None):
+    y = np.zeros(x.shape)
+    for b in range(len(x)):
+        n = x.shape[1] if lengths is None else lengths[b]
+        for t in range(n):
+            y[b, t] = x[b, n - 1 - t]
+    return y

@@ -1,4 +1,6 @@
-"""Samples of the recurrent ops: cells of one step, and sequences by `unroll` and in one go."""
+"""Samples of the recurrent ops: cells of one step, and sequences by `unroll` and in one go, of equal and unequal lengths."""
+
+import numpy as np
 
 from .harness import call, samples_of
 
@@ -11,8 +13,8 @@ SEQUENCES = [(2, 3, 2, 3), (1, 1, 1, 1), (2, 5, 1, 2), (1, 1, 3, 2), (3, 2, 2, 1
 def draw(rng, x, states, H, gates=1, biases=1):
     """x, the states (B, H), W (D, gates H), U (H, gates H) and the biases, of a size at which nothing saturates."""
     return (rng.standard_normal(x), *(rng.standard_normal((x[0], H)) for _ in range(states)),
-            rng.standard_normal((x[-1], gates * H)), rng.standard_normal((H, gates * H)) / H,
-            *(rng.standard_normal(gates * H) for _ in range(biases)))
+            rng.standard_normal((x[-1], gates * H)) / 2, rng.standard_normal((H, gates * H)) / H,
+            *(rng.standard_normal(gates * H) / 2 for _ in range(biases)))
 
 
 @samples_of("rnn_cell")
@@ -22,10 +24,21 @@ def rnn_cell(rng):
         yield call(*draw(rng, (B, D), 1, H), activation=ACTIVATIONS[k % 3])
 
 
+@samples_of("gru_cell")
+def gru_cell(rng):
+    for B, D, H in CELLS:
+        yield call(*draw(rng, (B, D), 1, H, gates=3, biases=2))
+
+
 @samples_of("lstm_cell")
 def lstm_cell(rng):
     for B, D, H in CELLS:
         yield call(*draw(rng, (B, D), 2, H, gates=4))
+
+
+def lengths(rng, B, T):
+    """In any order; the first is whole, the second has nothing."""
+    return np.concatenate([[T, 0], rng.integers(0, T + 1, B)])[:B]
 
 
 @samples_of("unroll(rnn_cell)", "rnn")
@@ -33,9 +46,25 @@ def rnn(rng):
     for k, (B, T, D, H) in enumerate(SEQUENCES):
         yield call(*draw(rng, (B, T, D), 1, H))
         yield call(*draw(rng, (B, T, D), 1, H), activation=ACTIVATIONS[k % 3])
+        yield call(*draw(rng, (B, T, D), 1, H), lengths(rng, B, T))
+
+
+@samples_of("unroll(gru_cell)", "gru")
+def gru(rng):
+    for B, T, D, H in SEQUENCES:
+        yield call(*draw(rng, (B, T, D), 1, H, gates=3, biases=2))
+        yield call(*draw(rng, (B, T, D), 1, H, gates=3, biases=2), lengths(rng, B, T))
 
 
 @samples_of("unroll(lstm_cell)", "lstm")
 def lstm(rng):
     for B, T, D, H in SEQUENCES:
         yield call(*draw(rng, (B, T, D), 2, H, gates=4))
+        yield call(*draw(rng, (B, T, D), 2, H, gates=4), lengths(rng, B, T))
+
+
+@samples_of("reverse")
+def reverse(rng):
+    for B, T, D, _ in SEQUENCES:
+        yield call(rng.standard_normal((B, T, D)))
+        yield call(rng.standard_normal((B, T, D)), lengths(rng, B, T).astype("int32"))

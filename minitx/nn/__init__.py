@@ -2,8 +2,8 @@
 
 from .layers import Dropout, Embedding, LayerNorm, Linear, RMSNorm
 from .module import Module
-from .recurrent import LSTM, RNN
+from .recurrent import GRU, LSTM, RNN
 from .transformer import MultiHeadAttention, TransformerBlock
 
-__all__ = ["LSTM", "RNN", "Dropout", "Embedding", "LayerNorm", "Linear", "Module", "MultiHeadAttention", "RMSNorm",
+__all__ = ["GRU", "LSTM", "RNN", "Dropout", "Embedding", "LayerNorm", "Linear", "Module", "MultiHeadAttention", "RMSNorm",
            "TransformerBlock"]

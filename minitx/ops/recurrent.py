@@ -1,15 +1,12 @@
-"""Recurrent cells, one step each, and the loop that carries them through time and back.
+"""Recurrent cells, one step each: the plain recurrent net, the gated recurrent unit, the long short-term memory.
 
-A recurrent net reads one position after the other and keeps what it has seen in a state of fixed size. Learning means going
-back the same way, step by step: this is where gradients explode or vanish, and `unroll` is the place where it happens.
+A recurrent net reads one position after the other and keeps what it has seen in a state of fixed size. A cell takes an input
+and a state and returns the next state; its backward takes the gradient by the next state back to this one.
 
-Read next: `sequences.py`, the same mathematics with far less Python.
+Read next: `unroll.py`, the loop that carries a cell through time and back.
 """
 
-import functools
-import inspect
-
-from ..backend import array_module, total, wide
+from ..backend import array_module, total
 from ..op import op
 from .activations import sigmoid
 
@@ -52,8 +49,48 @@ def rnn_cell(x, h, W, U, b, *, activation="tanh"):
     return h_next, backward
 
 
+@op("x (B, D), h (B, H), W (D, 3H), U (H, 3H), b (3H), bU (3H) -> h_next (B, H)")
+def gru_cell(x, h, W, U, b, bU, *, watch=None):
+    """One step of a gated recurrent unit, with the reset gate behind the recurrent product, as PyTorch and cuDNN have it.
+
+        a = x W + b,    p = h U + bU                         (1) from the input, from the state
+        r, z = σ(a + p)  in their thirds of a and p          (2) gates: reset, keep
+        n = tanh(a_n + r ∘ p_n)                              (3) a new state, in which r lets the old one speak
+        h_next = (1 - z) ∘ n + z ∘ h                         (4) a mixture of new and old
+
+    Along the state the gradient is scaled by z, beside what goes through the gates: an update gate near 1 carries it far.
+
+    Keeps x, h, p_n, the gates r, z, n and the weights. `watch` is shown r, z, n.
+
+    Source  Cho et al. 2014, arXiv 1406.1078, there with r before the product; docs/derivations/gru.md
+
+    >>> zero, W, keep = np.zeros((1, 1)), np.zeros((1, 3)), np.array([0.0, 99.0, 0.0])
+    >>> gru_cell.vjp(zero, zero + 7, W, W, keep, 0 * keep)[0].item()
+    7.0
+    """
+    xp = array_module(x)
+    a_r, a_z, a_n = xp.split(x @ W + b, 3, axis=-1)                                          # 1  (B, H) each
+    p_r, p_z, p_n = xp.split(h @ U + bU, 3, axis=-1)
+    r, z = sigmoid.vjp(a_r + p_r)[0], sigmoid.vjp(a_z + p_z)[0]                              # 2
+    n = xp.tanh(a_n + r * p_n)                                                               # 3
+    h_next = (1 - z) * n + z * h                                                             # 4
+    if watch:
+        show(watch, None, r=r, z=z, n=n)
+
+    def backward(dh_next):
+        dn, dz, dh = dh_next * (1 - z), dh_next * (h - n), dh_next * z                       # 4
+        da_n = dn * (1 - n * n)                                                              # 3
+        dr, dp_n = da_n * p_n, da_n * r
+        da_r, da_z = dr * r * (1 - r), dz * z * (1 - z)                                      # 2
+        da = xp.concatenate([da_r, da_z, da_n], axis=-1)                                     # 1  (B, 3H)
+        dp = xp.concatenate([da_r, da_z, dp_n], axis=-1)
+        return da @ W.T, dh + dp @ U.T, x.T @ da, h.T @ dp, total(da, 0), total(dp, 0)
+
+    return h_next, backward
+
+
 @op("x (B, D), h (B, H), c (B, H), W (D, 4H), U (H, 4H), b (4H) -> h_next (B, H), c_next (B, H)")
-def lstm_cell(x, h, c, W, U, b):
+def lstm_cell(x, h, c, W, U, b, *, watch=None):
     """One step of a long short-term memory.
 
         i, f, g, o = σ, σ, tanh, σ  of  x W + h U + b        (1) gates: write, keep, what, show
@@ -63,7 +100,7 @@ def lstm_cell(x, h, c, W, U, b):
     Backward walks the same three steps from the last to the first. Along the memory the gradient is only
     scaled by f: that is why an open forget gate carries it far.
 
-    Keeps x, h, c, the four gates, tanh(c_next) and the weights.
+    Keeps x, h, c, the four gates, tanh(c_next) and the weights. `watch` is shown i, f, g, o.
 
     Source  Hochreiter & Schmidhuber 1997; forget gate: Gers, Schmidhuber & Cummins 2000; docs/derivations/lstm.md
 
@@ -77,6 +114,8 @@ def lstm_cell(x, h, c, W, U, b):
     c_next = f * c + i * g                                                                   # 2
     tanh_c = xp.tanh(c_next)
     h_next = o * tanh_c                                                                      # 3
+    if watch:
+        show(watch, None, i=i, f=f, g=g, o=o)
 
     def backward(dh_next, dc_next):
         do = dh_next * tanh_c                                                                # 3
@@ -89,76 +128,7 @@ def lstm_cell(x, h, c, W, U, b):
     return (h_next, c_next), backward
 
 
-@functools.cache
-def unroll(cell):
-    """Make the whole-sequence op of a cell: forward through time, and backprop through time.
-
-    `cell(x, *state, *weights)` returns its next state(s). The op takes x (B, T, D), the first states and the weights, and
-    returns the first state at every step, hs (B, T, H), then all states at the end.
-
-    Forward keeps one backward per step. Going back, the state's gradient arrives from two sides, the output at t
-    and the step after; it passes through the cell, and every step adds its share to the weights it has in common
-    with all others. Multiplying by the same Jacobian T times is where gradients explode or vanish: `watch` is shown
-    them on the way, at `step` t = 0 … T-1 the gradient of the states that step t returned, before it enters the cell.
-
-    Source  Werbos 1990; Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063; docs/derivations/bptt.md
-
-    >>> zero, one = np.zeros((1, 1)), np.ones((1, 1))
-    >>> unroll(rnn_cell).vjp(np.ones((1, 3, 1)), zero, one, one, zero[0], activation="linear")[0][0].tolist()
-    [[[1.0], [2.0], [3.0]]]
-    """
-    (x_line, *rest_lines), states = cell.shapes.inputs or [None], cell.shapes.outputs
-    if x_line is None or not states:
-        raise ValueError(f"unroll: the cell {cell.name} needs a shape line that names its input and its next states; "
-                         f"write @op('x (B, D), h (B, H), … -> h_next (B, H)')")
-    names = [state.name.removesuffix("_next") for state in states]
-
-    @op(f"{over_time(x_line, 'x')}, {', '.join(map(str, rest_lines))} -> {over_time(states[0], 'hs')}, "
-        f"{', '.join(map(str, states))}")
-    @rename(f"unroll({cell.name})", cell)
-    def sequence(x, *rest, watch=None, **static):
-        inspect.signature(cell.vjp).bind(x, *rest, **static)                 # also where T is 0 and the cell is never asked
-        xp, (B, T, _) = array_module(x), x.shape
-        state, weights = rest[:len(names)], rest[len(names):]
-        hs, backwards = xp.empty((B, T, state[0].shape[1]), x.dtype), []
-        for t in range(T):
-            state, back = cell.vjp(x[:, t], *state, *weights, **static)
-            state = state if isinstance(state, tuple) else (state,)
-            hs[:, t] = state[0]
-            backwards.append(back)
-
-        def backward(dhs, *dstate):
-            dx = xp.empty_like(x)
-            dweights = [xp.zeros(w.shape, wide(w)) for w in weights]
-            for t in reversed(range(T)):
-                dstate = (dstate[0] + dhs[:, t], *dstate[1:])
-                if watch:
-                    for name, d in zip(names, dstate, strict=True):
-                        watch(f"d{name}", d, t)
-                dx[:, t], *grads = backwards[t](*dstate)
-                dstate = grads[:len(names)]
-                for dweight, share in zip(dweights, grads[len(names):], strict=True):
-                    dweight += share
-            return dx, *dstate, *[dw.astype(w.dtype, copy=False) for dw, w in zip(dweights, weights, strict=True)]
-
-        return (hs, *state), backward
-
-    return sequence
-
-
-def over_time(spec, name):
-    """The line of an array (B, D) of every step, all steps together: (B, T, D)."""
-    return str(spec._replace(name=name, axes=(spec.axes[0], "T", *spec.axes[1:])))
-
-
-def rename(name, cell):
-    """Give the sequence op of a cell its name, its home (an op made of a user's cell is the user's) and its options."""
-    def named(function):
-        function.__name__, function.__module__ = name, cell.__module__
-        own = inspect.signature(function).parameters
-        given = inspect.signature(cell.vjp).parameters.values()
-        arrays = [p for p in given if p.kind is not p.KEYWORD_ONLY]
-        options = [p for p in given if p.kind is p.KEYWORD_ONLY]
-        function.__signature__ = inspect.Signature([*arrays, *options, own["watch"]])
-        return function
-    return named
+def show(watch, step, **arrays):
+    """Let `watch` see arrays by their names."""
+    for name, array in arrays.items():
+        watch(name, array, step)
