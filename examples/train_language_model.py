@@ -3,9 +3,12 @@
     python examples/train_language_model.py --model lstm
     python examples/train_language_model.py --model transformer --language zh
     python examples/train_language_model.py --model rnn --text my_book.txt --steps 500
+    python examples/train_language_model.py --model gru --carry
 
-The three models have about the same number of parameters. The budget is counted in steps; with the defaults it takes two to
-three minutes on two CPU cores, and about four times as long in Chinese, which has 58 times as many different characters.
+The models have about the same number of parameters. With `--carry` a recurrent one reads on from batch to batch with the state
+it had (truncated backprop through time), in training and on the held-out text; else it sees windows, each with a blank memory.
+The budget is counted in steps; with the defaults it takes two to three minutes on two CPU cores, and about four times as long
+in Chinese, which has 58 times as many different characters.
 
 Results go to `--out`: the loss curve as a picture, all measurements as JSON. Stop it with Ctrl-C, or kill it: with `--resume`
 it goes on as if nothing had happened (`docs/running.md`).
@@ -23,7 +26,8 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mx
-from minitx.data import Vocabulary, bigram_bits, load_corpus, read_text, sequential, windows
+from minitx.carried import Carried
+from minitx.data import Vocabulary, bigram_bits, load_corpus, read_text, sequential, streams, windows
 from minitx.generation import generate
 from minitx.models import LanguageModel, RecurrentLM, TransformerLM
 from minitx.optim import AdamW, warmup_cosine
@@ -33,6 +37,7 @@ from minitx.training import History, evaluate, train
 T = 128                                         # characters per window
 PRESETS = {                                     # learning rate and steps, for about 250,000 parameters on English
     "rnn": {"lr": 1e-3, "steps": 2400},
+    "gru": {"lr": 4e-3, "steps": 2600},
     "lstm": {"lr": 4e-3, "steps": 2600},
     "transformer": {"lr": 3e-3, "steps": 2400},
 }
@@ -42,7 +47,7 @@ def build(kind: str, V: int) -> LanguageModel:
     """The model called `kind` for a vocabulary of V characters."""
     if kind == "transformer":
         return TransformerLM(V, D=96, N=4, L=2, T=T)
-    return RecurrentLM(V, D=64, H={"rnn": 429, "lstm": 209}[kind], cell=kind)
+    return RecurrentLM(V, D=64, H={"rnn": 429, "gru": 243, "lstm": 209}[kind], cell=kind)
 
 
 def main() -> None:
@@ -54,7 +59,9 @@ def main() -> None:
     corpus, (train_text, heldout_text) = texts(args)
     vocabulary = Vocabulary.of(train_text, min_count=2)
     ids, heldout = (vocabulary.encode(text, unknown="replace") for text in (train_text, heldout_text))
-    model = build(args.model, len(vocabulary)).to(args.device)
+    model = trained = build(args.model, len(vocabulary)).to(args.device)
+    if args.carry:
+        trained = Carried(model)
     unigram, bigram = bigram_bits(ids, len(vocabulary))
     print(f"{corpus}: {len(ids):,} characters to train on, {len(heldout):,} held out, {len(vocabulary)} different")
     print(f"{args.model}: {model.count_parameters():,} parameters on {args.device}, "
@@ -63,24 +70,29 @@ def main() -> None:
     optimizer = AdamW(model.parameters(), lr)
     schedule = warmup_cosine(lr, total=steps, warmup=min(100, steps // 10), floor=lr / 20)
     config = {"model": args.model, "text": sha256((train_text + heldout_text).encode()).hexdigest()[:12], "steps": steps,
-              "lr": lr, "batch": args.batch, "accumulate": args.accumulate, "clip": args.clip, "seed": args.seed}
-    keeper = Keeper(Path(args.out) / name_of(args), model, optimizer, config=config, every=args.checkpoint_every)
+              "lr": lr, "batch": args.batch, "accumulate": args.accumulate, "clip": args.clip, "seed": args.seed,
+              "carry": args.carry}
+    keeper = Keeper(Path(args.out) / name_of(args), trained, optimizer, config=config, every=args.checkpoint_every)
     try:
         history = keeper.start(args.resume)
     except (OSError, ValueError) as error:
         sys.exit(str(error))
     used = len(history.loss) * args.accumulate
-    batches = islice(windows(ids, args.batch, T, np.random.default_rng(args.seed)), used, None)
+    batches = streams(ids, args.batch, T) if args.carry else windows(ids, args.batch, T, np.random.default_rng(args.seed))
     try:
         with keeper:
-            train(model, batches, optimizer, steps=steps, schedule=schedule, clip=args.clip or None, history=history,
-                  accumulate=args.accumulate, on_nonfinite=args.on_nonfinite, after_step=keeper, title=args.model)
+            train(trained, islice(batches, used, None), optimizer, steps=steps, schedule=schedule, clip=args.clip or None,
+                  history=history, accumulate=args.accumulate, on_nonfinite=args.on_nonfinite, after_step=keeper,
+                  title=args.model)
     except FloatingPointError as error:
         sys.exit(str(error))
     if keeper.stopped:
         print(f"\n{len(history.loss)} of {steps} steps are in {keeper.checkpoint}; to go on:\n{resume_command()}", flush=True)
         sys.exit(130)
-    bits = evaluate(model, sequential(heldout, 64, T))
+    if args.carry:      # 64 readers, each from a blank memory on
+        bits = evaluate(Carried(model), streams(heldout, 64, T, steps=len(heldout) // (64 * T)))
+    else:
+        bits = evaluate(model, sequential(heldout, 64, T))
 
     print(f"\nheld-out text  {bits:.3f} bits per character   (training text {history.smooth_bits(100):.3f})")
     print(f"to beat        {bigram:.2f} with a table of pairs, {unigram:.2f} with single frequencies")
@@ -92,7 +104,7 @@ def main() -> None:
 
 def name_of(args: argparse.Namespace) -> str:
     """What the files of this run are called."""
-    return f"language_model_{args.model}_{'own' if args.text else args.language}"
+    return f"language_model_{args.model}{'_carry' * args.carry}_{'own' if args.text else args.language}"
 
 
 def texts(args: argparse.Namespace) -> tuple[str, tuple[str, str]]:
@@ -149,6 +161,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=PRESETS, default="lstm")
     parser.add_argument("--language", choices=("en", "zh"), default="en", help="the bundled text (default: en)")
     parser.add_argument("--text", help="a text file of your own instead; its last tenth is held out")
+    parser.add_argument("--carry", action="store_true", help="read on from batch to batch with the state (recurrent models)")
     parser.add_argument("--steps", type=int, help="training steps (default: about three minutes)")
     parser.add_argument("--lr", type=float, help="peak learning rate")
     parser.add_argument("--batch", type=int, default=16, help="windows per step (default: 16)")
@@ -162,7 +175,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="out", help="folder for results (default: out)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.carry and args.model == "transformer":
+        parser.error("--carry: a Transformer has no state to carry; choose --model rnn, gru or lstm")
+    return args
 
 
 if __name__ == "__main__":

@@ -70,16 +70,11 @@ class RecurrentLM(LanguageModel):
     def step(self, ids: Any, state: Any = None) -> tuple[Tensor, Any]:
         """Read on, from the state in which an earlier `step` ended: the logits (B, T, V) of ids (B, T), and the new state.
 
-        A text read in pieces gives the logits that it gives in one. Gradients go back through the states as far as the tape
-        does; `truncate` a state to cut it there.
+        A text read in pieces gives the logits that it gives in one. Gradients go back through the state as far as the tape
+        does; `detach()` it to cut them there, as `Carried` does.
         """
         hs, state = self.recurrence(self.embed(self.checked(ids)), state)
         return self.head(self.dropout(hs)), state
-
-
-def truncate(state: Any) -> Any:
-    """A state without its history: the numbers go on, gradients stop here (truncated backprop through time)."""
-    return state.detach() if isinstance(state, Tensor) else tuple(s.detach() for s in state)
 
 
 class TransformerLM(LanguageModel):

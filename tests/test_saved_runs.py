@@ -163,7 +163,7 @@ def test_other_options_are_named(folder):
     nothing_changes(path, "of a run with lr = 0.1, and this one has lr = 0.2;", config={**CONFIG, "lr": 0.2})
     nothing_changes(path, "run with sizes = [1, 2], B = None, and this one has sizes = None, B = 3;", config={"lr": .1, "B": 3})
     nothing_changes(path, "was written with 'Adam', and this run uses AdamW", optimizer=AdamW)
-    nothing_changes(path, "missing: layers.1.U", model=lambda V, D, H: RecurrentLM(V, D, H, L=2))
+    nothing_changes(path, "missing: recurrence.layers.1.U", model=lambda V, D, H: RecurrentLM(V, D, H, L=2))
 
 
 WORDS = st.text("abc \"'{ü", max_size=9)

@@ -1,11 +1,11 @@
-"""Batches of windows, cut from one long row of ids: at random places for training, once and in order for evaluation.
+"""Batches of windows, cut from one long row of ids: at random places, or reading on; once and in order for evaluation.
 
 Every batch is a pair `(x, y)` of int64 arrays (B, T), and y is x one character later: `y[b, t]` is what a model should
 predict after reading `x[b, : t + 1]`. The ids come from `text.py`. Read `minitx/training.py` next: it feeds them.
 """
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,6 +50,32 @@ def _epochs(ids: NDArray[np.int64], B: int, T: int, rng: np.random.Generator) ->
         for i in range(0, starts.size - B + 1, B):
             at = starts[i : i + B, None] + np.arange(T)  # (B, T)
             yield ids[at], ids[at + 1]
+
+
+def streams(ids: ArrayLike, B: int, T: int, *, steps: int | None = None) -> Iterator[Batch]:
+    """Batches `(x, y)`, int64 (B, T) each, whose rows read on: without end, or `steps` of them.
+
+    B readers start at equal distances in `ids` (N); row b of a batch goes on where row b of the one before ended, and behind
+    the last character comes the first again. For models that carry their state from batch to batch (`Carried`).
+    N // (B T) steps read about everything once. A text shorter than B·T + 1 characters raises ValueError.
+    """
+    ids = as_ids("streams", ids)
+    whole("streams", B=B, T=T)
+    if steps is not None:
+        whole("streams", 0, steps=steps)
+    if ids.size < B * T + 1:
+        raise ValueError(
+            f"streams: ids has {ids.size} characters, but {B} readers of T={T} need B·T + 1 = {B * T + 1}; "
+            "give a longer text or a smaller B or T"
+        )
+    return islice(_reading_on(ids, B, T), steps)
+
+
+def _reading_on(ids: NDArray[np.int64], B: int, T: int) -> Iterator[Batch]:
+    starts = np.arange(B)[:, None] * (ids.size // B)
+    for i in count(step=T):
+        at = starts + i + np.arange(T)  # (B, T)
+        yield ids[at % ids.size], ids[(at + 1) % ids.size]
 
 
 def sequential(ids: ArrayLike, B: int, T: int) -> Iterator[Batch]:
