@@ -1,4 +1,4 @@
-"""See where gradients die, where they blow up, and where they do not: an RNN, an LSTM and a Transformer side by side.
+"""See where gradients die, where they blow up, and where they do not: RNN, GRU, LSTM and Transformer side by side.
 
     python examples/gradients_through_time.py
 
@@ -7,9 +7,10 @@ the model had in mind d steps earlier? That is the length of one gradient,
 
     g(d) = ‖∂ loss / ∂ state at step T - d‖      averaged over sequences
 
-where the state is h (and c) of a recurrence, and for a Transformer the stream that enters its first block. The script
-measures g before and after a short training, fits an exponential and a power law to it, prints a table, states a verdict
-from rules that were fixed before the run, and saves a picture.
+where the state is h (and c) of a recurrence, and for a Transformer the stream that enters its first block. `minitx.record`
+sees it. The script measures g before and after a short training, fits an exponential and a power law to it, prints a table,
+states a verdict from rules that were fixed before the run, and saves a picture. Each model is trained twice, with and without
+clipping, and three things that can go wrong are counted apart: a loss or a gradient that is not finite, and a loss that rises.
 
 Claim under test: "RNN gradients explode or vanish; gates soften it; a Transformer's path is direct."
 """
@@ -29,18 +30,19 @@ import minitx as mx
 from minitx import backend
 from minitx.data import Vocabulary, load_corpus, windows
 from minitx.models import LanguageModel, RecurrentLM, TransformerLM
-from minitx.observer import Observer
 from minitx.optim import Adam
 from minitx.training import train
 
 LENGTHS = (64, 128, 256)                # T at initialisation; the training is at the first, and so is what is seen after it
 B = 32                                  # sequences that are measured
-TRAINING = {"rnn": 1e-3, "lstm": 3e-3, "transformer": 3e-3}
+TRAINING = {"rnn": 1e-3, "gru": 3e-3, "lstm": 3e-3, "transformer": 3e-3}        # learning rates of Adam
+CLIP = 1.0
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "RNN, gain 0.5": ("rnn", {"gain": 0.5}),
     "RNN, gain 1": ("rnn", {"gain": 1.0}),
     "RNN, gain 1.8": ("rnn", {"gain": 1.8}),
     "RNN, gain 2.5": ("rnn", {"gain": 2.5}),
+    "GRU": ("gru", {}),
     "LSTM, forget bias 0": ("lstm", {"forget_bias": 0.0}),
     "LSTM, forget bias 1": ("lstm", {"forget_bias": 1.0}),
     "LSTM, forget bias 2": ("lstm", {"forget_bias": 2.0}),
@@ -61,38 +63,23 @@ def build(kind: str, V: int, H: int, seed: int, **options: Any) -> LanguageModel
 def equal_width(kind: str, V: int) -> int:
     """The hidden size that gives a recurrence as many parameters as the Transformer has."""
     target = build("transformer", V, 0, 0).count_parameters()
-    gates = {"rnn": 1, "lstm": 4, "transformer": 1}[kind]
-    sizes = {H: V * 64 + gates * H * (64 + H + 1) + (H + 1) * V for H in range(8, 600)}
+    gates, biases = {"rnn": (1, 1), "gru": (3, 2), "lstm": (4, 1), "transformer": (1, 1)}[kind]
+    sizes = {H: V * 64 + gates * H * (64 + H + biases) + (H + 1) * V for H in range(8, 600)}
     return min(sizes, key=lambda H: abs(sizes[H] - target))
 
 
 # --- measuring
 
-class StateGradients(Observer):
-    """An observer that adds up ‖dh‖² + ‖dc‖² of every step as backward passes it: squares[step] is one number per sequence."""
-
-    def __init__(self) -> None:
-        self.squares: dict[int, Any] = {}
-
-    def watch(self, op: str) -> Any:
-        def see(name: str, array: Any, step: int | None) -> None:
-            if step is not None:
-                self.squares[step] = self.squares.get(step, 0) + (array * array).sum(-1)
-        return see
-
-
 def gradients_by_distance(model: LanguageModel, ids: Any, targets: Any) -> np.ndarray:
     """g for each sequence and distance: (B, T - 1), the first column one step before the loss. The last step is left out."""
-    observer = StateGradients()
-    with mx.observe(observer), backend.expecting_overflow():
-        x = mx.tensor(model.embed(ids), requires_grad=True)
-        logits = model.head(model.body(x)[:, -1])                                            # (B, V) at the last step
-        mx.ops.cross_entropy(logits, targets[:, -1], reduction="sum").backward()
-    if observer.squares:
-        norms = [backend.to_host(observer.squares[t]) ** 0.5 for t in range(ids.shape[1])]
-        g = np.stack(norms, 1)                                                               # (B, T)
+    with mx.record(model, norms=True) as log, backend.expecting_overflow():
+        last = model.body(model.embed(ids))[:, -1]                                           # (B, H)
+        mx.ops.cross_entropy(model.head(last), targets[:, -1], reduction="sum").backward()
+    if isinstance(model, TransformerLM):
+        g = log.dstream()[0]                                                                 # (B, T), entering the first block
     else:
-        g = np.linalg.norm(backend.to_host(x.grad), axis=-1)
+        [layer] = log.showing("dh")
+        g = np.hypot(log[layer]["dh"], log[layer].get("dc", 0))
     return g[:, -2::-1]
 
 
@@ -169,7 +156,8 @@ def main() -> None:
     vocabulary = Vocabulary.of(corpus.train)
     text, V = vocabulary.encode(corpus.train), len(vocabulary)
     batches = {T: next(windows(text, B, T, np.random.default_rng(args.seed))) for T in LENGTHS}
-    results: dict[str, Any] = {"options": vars(args), "initial": {}, "trained": {}, "parameters": {}, "bits": {}, "rates": {}}
+    results: dict[str, Any] = {"options": vars(args), "initial": {}, "trained": {}, "parameters": {}, "training": {},
+                               "rates": {}}
     curves: dict[str, dict[str, np.ndarray]] = {"initial": {}, "trained": {}}
 
     results["control_error"] = control(args.device)
@@ -187,13 +175,16 @@ def main() -> None:
         results["initial"][name], curves["initial"][name] = fits[0], measured[0][LENGTHS[0]].mean(0)
         results["rates"][name] = [[of_seed[T]["rate"] for T in LENGTHS] for of_seed in fits]
 
-        model = seeds[0]
-        results["parameters"][name] = model.count_parameters()
-        history = train(model, windows(text, 16, LENGTHS[0], np.random.default_rng(args.seed)),
-                        Adam(model.parameters(), TRAINING[kind]), steps=args.steps, title=f"{name:<24}")
+        results["parameters"][name], results["training"][name] = seeds[0].count_parameters(), {}
+        for clip in (None, CLIP):
+            model = build(kind, V, H, args.seed, **options).to(args.device)
+            history = train(model, windows(text, 16, LENGTHS[0], np.random.default_rng(args.seed)),
+                            Adam(model.parameters(), TRAINING[kind]), steps=args.steps, clip=clip, on_nonfinite="record",
+                            title=f"{name + (', clipped' if clip else ', free'):<32}")
+            results["training"][name]["clipped" if clip else "free"] = {
+                "bits": history.smooth_bits(), "events": sorted(history.trouble()), "longest": max(history.grad_norm)}
         g = measure(model, LENGTHS[0])
         results["trained"][name], curves["trained"][name] = fit(g), g.mean(0)
-        results["bits"][name] = history.smooth_bits()
 
     results["verdict"] = verdict({n: np.array(r) for n, r in results["rates"].items()}, results["control_error"])
     print(table(results))
@@ -208,10 +199,10 @@ def table(results: dict[str, Any]) -> str:
              + f"{f'rate·T, T={T}':>15}{'R²':>6}   after {results['options']['steps']} steps at T={T0}:",
              " " * 97 + f"{'bits':>5}{'rate·T':>9}{'R² exp':>8}{'R² power':>10}"]
     for name, fits in results["initial"].items():
-        after = results["trained"][name]
+        after, bits = results["trained"][name], results["training"][name]["clipped"]["bits"]
         rates = "".join(f"{fits[t]['rate']:>+12.4f}" for t in LENGTHS)
         lines.append(f"{name:<24}{results['parameters'][name]:>10,}   {rates}"
-                     f"{fits[T]['rate'] * T:>+15.1f}{fits[T]['rate_r2']:>6.2f}   {results['bits'][name]:>5.2f}"
+                     f"{fits[T]['rate'] * T:>+15.1f}{fits[T]['rate_r2']:>6.2f}   {bits:>5.2f}"
                      f"{after['rate'] * T0:>+9.1f}{after['rate_r2']:>8.2f}{after['power_r2']:>10.2f}")
     means = [results["initial"]["Transformer, pre-norm"][t]["mean"] for t in LENGTHS]
     dilution = np.polyfit(np.log(LENGTHS), np.log(means), 1)[0]
@@ -226,7 +217,19 @@ def table(results: dict[str, Any]) -> str:
                       f"dilution: with more positions to look at, the pre-norm Transformer's gradient of each one is smaller, "
                       f"like T^{dilution:.2f}",
                       f"after training, a power law fits better than an exponential: {'; '.join(bent) or 'nowhere'}",
-                      "", *results["verdict"]])
+                      "", *clipping(results), "", *results["verdict"]])
+
+
+def clipping(results: dict[str, Any]) -> list[str]:
+    """What it did to the training of each model, and the three events."""
+    lines = [f"trained with Adam, the gradient clipped to length {CLIP:g} or free; events: a loss that is not finite (loss), "
+             f"a gradient that is not (gradient),", "a loss that ends above 1.1 × where it began (diverged)", "",
+             f"{'':<24}{'longest gradient':>18}{'bits, free':>12}{'clipped':>9}   events, free → clipped"]
+    for name, runs in results["training"].items():
+        free, clipped = runs["free"], runs["clipped"]
+        events = " → ".join(", ".join(run["events"]) or "none" for run in (free, clipped))
+        lines.append(f"{name:<24}{free['longest']:>18.3g}{free['bits']:>12.2f}{clipped['bits']:>9.2f}   {events}")
+    return lines
 
 
 def save(args: argparse.Namespace, results: dict[str, Any], curves: dict[str, dict[str, np.ndarray]]) -> None:
@@ -240,8 +243,8 @@ def save(args: argparse.Namespace, results: dict[str, Any], curves: dict[str, di
         return
     plt.rcParams.update({"font.size": 13})
     figure, panels = plt.subplots(1, 2, figsize=(14, 6.4), sharey=True, layout="constrained")
-    shades = {"rnn": plt.cm.Reds(np.linspace(0.45, 0.95, 4)), "lstm": plt.cm.Blues(np.linspace(0.5, 0.95, 3)),
-              "transformer": ["black", "0.5"]}
+    shades = {"rnn": plt.cm.Reds(np.linspace(0.45, 0.95, 4)), "gru": ["tab:green"],
+              "lstm": plt.cm.Blues(np.linspace(0.5, 0.95, 3)), "transformer": ["black", "0.5"]}
     titles = {"initial": "at initialisation", "trained": f"after {args.steps} training steps"}
     for panel, (when, title) in zip(panels, titles.items(), strict=True):
         used = dict.fromkeys(shades, 0)
@@ -269,7 +272,7 @@ def save(args: argparse.Namespace, results: dict[str, Any], curves: dict[str, di
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--steps", type=int, default=200, help="training steps per model (default: 200)")
+    parser.add_argument("--steps", type=int, default=150, help="training steps per model (default: 150)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3, help="how many initialisations decide the verdict (default: 3)")
     parser.add_argument("--out", default="out", help="folder for the picture and the numbers (default: out)")

@@ -21,6 +21,7 @@ class History:
     symbols_at: list[int] = field(default_factory=list)         # predicted by the end of each step
     seconds_at: list[float] = field(default_factory=list)       # of training by then
     events: list[tuple[int, str]] = field(default_factory=list)  # (step, what was not finite), with on_nonfinite="record"
+    recorded: dict[int, dict] = field(default_factory=dict)     # step: summary of the recorder that `train` was given
 
     @property
     def symbols(self) -> int:
@@ -41,3 +42,21 @@ class History:
         """The mean over the last steps: one batch is noisy."""
         recent = self.loss[-last:]
         return sum(recent) / len(recent) / NATS_PER_BIT
+
+    def trouble(self) -> dict[str, int]:
+        """Which of three events the run met, told apart, each with the step at which it began, the first in front:
+
+            loss        a loss that was not finite
+            gradient    a gradient that was not finite, though its loss was
+            diverged    the last five finite losses have a mean above 1.1 times the first loss; since one first was above that
+        """
+        met: dict[str, int] = {}
+        for step, (loss, norm) in enumerate(zip(self.loss, self.grad_norm, strict=True)):
+            if not math.isfinite(loss):
+                met.setdefault("loss", step)
+            elif not math.isfinite(norm):
+                met.setdefault("gradient", step)
+        finite = [loss for loss in self.loss if math.isfinite(loss)]
+        if finite and sum(last := finite[-5:]) / len(last) > 1.1 * self.loss[0]:
+            met["diverged"] = next(step for step, loss in enumerate(self.loss) if math.isfinite(loss) and loss > 1.1 * self.loss[0])
+        return dict(sorted(met.items(), key=lambda event: event[1]))
