@@ -1,7 +1,10 @@
-"""At the end of a run, a line each: how much the gradient-check contract has checked, and how many bad calls were tried.
+"""At the end of a run, a line each: how much the gradient-check contract has checked, how many bad calls were tried, and why
+tests were skipped.
 
 The numbers come with the reports of the tests (`record_property`), so they also arrive from the workers of pytest-xdist.
 """
+
+from collections import Counter
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -26,3 +29,5 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             f"bad calls: {tried:,} tried, {refused:,} refused in one sentence, {right:,} answered rightly, "
             f"{tried - refused - right:,} answered as NumPy does, beyond the oracles")
+    for reason, count in Counter(r.longrepr[2] for r in stats.get("skipped", [])).items():
+        terminalreporter.write_line(f"{count} {reason[0].lower()}{reason[1:]}")
