@@ -31,6 +31,7 @@ class Device:
     array: type
     to_host: Callable[[Array], np.ndarray]
     synchronize: Callable[[], None] = lambda: None
+    erfc: Callable[[Array], Array] | None = None        # 1 - erf(x), where the library has it
 
 
 _BY_NAME: dict[str, Device] = {}
@@ -54,7 +55,8 @@ def _load_cuda() -> Device:
                            "install minitx[cuda12] or minitx[cuda13], or use device 'cpu'") from missing
     if not cupy.is_available():
         raise RuntimeError("device 'cuda': CuPy finds no usable GPU on this machine; use device 'cpu'")
-    return register(Device("cuda", cupy, cupy.ndarray, cupy.asnumpy, lambda: cupy.cuda.Device().synchronize()))
+    from cupyx.scipy.special import erfc
+    return register(Device("cuda", cupy, cupy.ndarray, cupy.asnumpy, lambda: cupy.cuda.Device().synchronize(), erfc))
 
 
 def device(name: str) -> Device:
@@ -161,9 +163,8 @@ def scatter_add(ids: Array, rows: Array, size: int) -> Array:
 def erfc(x: Array) -> Array:
     """1 - erf(x), with all digits in the tail. CuPy has it; NumPy has not, so Python's is asked, number by number."""
     home = device_of(x)
-    if home.name == "cuda":
-        from cupyx.scipy.special import erfc as cupy_erfc
-        return cupy_erfc(x).astype(x.dtype, copy=False)
+    if home.erfc:
+        return home.erfc(x).astype(x.dtype, copy=False)
     values = np.array([math.erfc(v) for v in to_host(x).ravel().tolist()], x.dtype)
     return to_device(values.reshape(x.shape), home.name)
 
