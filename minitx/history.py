@@ -50,13 +50,11 @@ class History:
             gradient    a gradient that was not finite, though its loss was
             diverged    the last five finite losses have a mean above 1.1 times the first loss; since one first was above that
         """
-        met: dict[str, int] = {}
-        for step, (loss, norm) in enumerate(zip(self.loss, self.grad_norm, strict=True)):
-            if not math.isfinite(loss):
-                met.setdefault("loss", step)
-            elif not math.isfinite(norm):
-                met.setdefault("gradient", step)
-        finite = [loss for loss in self.loss if math.isfinite(loss)]
-        if finite and sum(last := finite[-5:]) / len(last) > 1.1 * self.loss[0]:
-            met["diverged"] = next(step for step, loss in enumerate(self.loss) if math.isfinite(loss) and loss > 1.1 * self.loss[0])
-        return dict(sorted(met.items(), key=lambda event: event[1]))
+        limit = 1.1 * self.loss[0] if self.loss else math.inf
+        finite = {step: loss for step, loss in enumerate(self.loss) if math.isfinite(loss)}
+        last = list(finite.values())[-5:]
+        steps = {"loss": [step for step in range(len(self.loss)) if step not in finite],
+                 "gradient": [step for step in finite if not math.isfinite(self.grad_norm[step])],
+                 "diverged": [step for step, loss in finite.items() if loss > limit] if sum(last) > limit * len(last) else []}
+        first = {event: of_event[0] for event, of_event in steps.items() if of_event}
+        return dict(sorted(first.items(), key=lambda event: event[1]))

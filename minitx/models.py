@@ -16,10 +16,19 @@ from . import init, nn, ops
 from .options import whole
 from .tensor import Tensor
 
+CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 HEAD_GAIN = 0.1     # a head that starts small makes the first guess nearly uniform: a first loss of about ln V
 
 
-class LanguageModel(nn.Module):
+class Model(nn.Module):
+    """What `training.train` asks for: a loss of a batch, which is a tuple of arrays with the targets as its last."""
+
+    def loss(self, *batch: Any) -> Tensor:
+        """The mean over all targets but those of -100, in nats."""
+        raise NotImplementedError(f"{type(self).__name__}: a Model needs a loss method")
+
+
+class LanguageModel(Model):
     """What both models share: the composition and the loss."""
 
     context: int | None                 # the longest input that the model can take; None: any
@@ -51,12 +60,13 @@ class RecurrentLM(LanguageModel):
 
     def __init__(self, V: int, D: int, H: int, L: int = 1, *, cell: str = "lstm", dropout: float = 0.0, rng: Any = None,
                  dtype: str = "float32", **options: Any) -> None:
-        kinds = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
         whole("RecurrentLM", V=V, D=D, H=H, L=L)
-        if cell not in list(kinds):
-            raise ValueError(f"RecurrentLM: cell must be one of {', '.join(kinds)}, got {cell!r}")
+        if cell not in list(CELLS):
+            raise ValueError(f"RecurrentLM: cell must be one of {', '.join(CELLS)}, got {cell!r}")
+        if options.get("bidirectional"):
+            raise ValueError("RecurrentLM: bidirectional=True would read the symbols that are to be predicted; leave it out")
         self.tokens = nn.Embedding(V, D, rng=rng, dtype=dtype)
-        self.recurrence = kinds[cell](D, H, L, dropout=dropout, rng=rng, dtype=dtype, **options)
+        self.recurrence = CELLS[cell](D, H, L, dropout=dropout, rng=rng, dtype=dtype, **options)
         self.dropout = nn.Dropout(dropout, rng=rng)
         self.head = nn.Linear(H, V, gain=HEAD_GAIN, rng=rng, dtype=dtype)
         self.context = None

@@ -117,6 +117,7 @@ class Adam(Optimizer):
         w -= lr m̂ / (√v̂ + eps)         m̂ = m / (1 - β₁ᵗ), v̂ = v / (1 - β₂ᵗ): without the hats, both start too small
 
     `weight_decay` λ adds λ w to g, where it is divided by √v̂ as well; see `AdamW`. Moments of float16 parameters are float32.
+    Float32 cannot hold the square of a gradient above 1.8e19: v becomes infinite, and that number never moves again. Clip.
     Source  Kingma & Ba 2014, arXiv 1412.6980
     """
 

@@ -11,28 +11,30 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
 from .backend import expecting_overflow, is_array, to_device
+from .data.padding import PADDING
 from .history import NATS_PER_BIT, History
 from .memory import keep_freed_memory
-from .models import LanguageModel
+from .models import Model
 from .optim import Optimizer, clip_grad_norm
 from .options import kind, whole
 from .progress import Progress
 from .tensor import Tensor, no_grad
 
-PADDING = -100          # the target that cross-entropy ignores
-Batch = tuple[Any, Any]
+Batch = tuple[Any, ...]     # what the loss of the model takes, the targets last
 
 
-def train(model: LanguageModel, batches: Iterable[Batch], optimizer: Optimizer, *, steps: int,
+def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps: int,
           schedule: Callable[[int], float] | None = None, clip: float | None = 1.0, accumulate: int = 1,
           on_nonfinite: str = "stop", history: History | None = None,
-          after_step: Callable[[History], bool | None] | None = None, keep_memory: bool = True,
+          after_step: Callable[[History], bool | None] | None = None, record: Any = None, keep_memory: bool = True,
           title: str = "train") -> History:
-    """Train a language model until `steps` steps are done, on batches `(ids, targets)`, both (B, T).
+    """Train a model until `steps` steps are done. A batch is a tuple of arrays, what `model.loss` takes, with the targets as the
+    last: for a language model `(ids, targets)`, both (B, T).
 
     Args:
         schedule: the learning rate of each step, from 0 on; without it the optimiser's own.
@@ -43,17 +45,24 @@ def train(model: LanguageModel, batches: Iterable[Batch], optimizer: Optimizer, 
             history and goes on, for experiments that mean to blow up. Either way that step moves no parameter.
         history: of the steps that are done already, when a run is resumed; `batches` then start after those.
         after_step: called with the history after every step; when it returns True, training ends there.
+        record: what `minitx.record(model)` returned. It looks into every `record.every`-th step, from step 0 on, and its
+            `summary()` goes into the history; gradients are those before clipping.
         keep_memory: tell the allocator of this process to keep freed memory (`memory.py`): up to a third faster, where it can.
 
     Returns what was measured.
     """
-    kind("train", LanguageModel, "give one of minitx.models, or a class of your own that derives from it", model=model)
+    kind("train", Model, "give one of minitx.models, or a class of your own that derives from it", model=model)
     kind("train", Optimizer, "give one of minitx.optim", optimizer=optimizer)
     whole("train", 0, steps=steps)
     whole("train", accumulate=accumulate)
     for name, function in (("schedule", schedule), ("after_step", after_step)):
         if function is not None and not callable(function):
             raise TypeError(f"train: {name} is a {type(function).__name__}; expected a function, or None")
+    if record is not None and not hasattr(record, "summary"):
+        raise TypeError(f"train: record is a {type(record).__name__}; expected a recorder, minitx.record(model), or None")
+    if record is not None and record.model is not model:
+        raise ValueError(f"train: record belongs to another model, a {type(record.model).__name__}; "
+                         f"make it of the one that is trained, minitx.record(model)")
     if on_nonfinite not in ("stop", "record"):
         raise ValueError(f"train: on_nonfinite must be 'stop' or 'record', got {on_nonfinite!r}")
     if keep_memory:
@@ -67,17 +76,20 @@ def train(model: LanguageModel, batches: Iterable[Batch], optimizer: Optimizer, 
         for step, group in enumerate(groups, done):
             if schedule:
                 optimizer.lr = schedule(step)
-            with expecting_overflow():      # what is not finite is found here, and told with its step
+            look = record is not None and step % record.every == 0
+            with expecting_overflow(), record if look else nullcontext():   # what is not finite is found and told
                 loss, norm, trouble = _step(model, named, group, optimizer, math.inf if clip is None else clip)
             if trouble and on_nonfinite == "stop":
                 raise FloatingPointError(f"train: step {step}: {trouble}, and nothing was changed by this step; lower the "
                                          f"learning rate (it was {optimizer.lr:g}) or clip the gradient")
             if trouble:
                 history.events.append((step, trouble))
+            if look:
+                history.recorded[step] = record.summary()
             history.loss.append(loss)
             history.grad_norm.append(norm)
             history.lr.append(optimizer.lr)
-            history.symbols_at.append(history.symbols + sum(counted(targets) for _, targets in group))
+            history.symbols_at.append(history.symbols + sum(map(counted, group)))
             history.seconds_at.append(time.perf_counter() - start)
             bar.update(history)
             if after_step and after_step(history):
@@ -92,27 +104,27 @@ def _groups(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
     """Lists of `size` batches; the last may be shorter."""
     iterator = iter(batches)
     while group := list(islice(iterator, size)):
-        yield [pair("train", batch) for batch in group]
+        yield [checked("train", batch) for batch in group]
 
 
-def pair(caller: str, batch: Any) -> Batch:
+def checked(caller: str, batch: Any) -> Batch:
     """A batch as it must be, or an error in the name of the caller."""
-    if not (isinstance(batch, tuple | list) and len(batch) == 2 and all(map(is_array, batch))):
+    if not (isinstance(batch, tuple | list) and len(batch) >= 2 and all(map(is_array, batch))):
         several = isinstance(batch, tuple | list)
         given = f"({', '.join(type(part).__name__ for part in batch)})" if several else f"a {type(batch).__name__}"
-        raise TypeError(f"{caller}: a batch is {given}; expected a pair of arrays (ids, targets), both (B, T)")
-    return batch[0], batch[1]
+        raise TypeError(f"{caller}: a batch is {given}; expected arrays, the targets last, such as a pair (ids, targets)")
+    return tuple(batch)
 
 
-def _step(model: LanguageModel, named: dict[str, Tensor], group: list[Batch], optimizer: Optimizer,
+def _step(model: Model, named: dict[str, Tensor], group: list[Batch], optimizer: Optimizer,
           clip: float) -> tuple[float, float, str | None]:
     """One step on a group of batches: the loss, the length of the gradient, and what was not finite (then nothing moves)."""
     device = next(iter(named.values())).device
     optimizer.zero_grad()
-    symbols, value = sum(counted(targets) for _, targets in group), 0.0
-    for ids, targets in group:
-        share = counted(targets) / max(symbols, 1)
-        loss = model.loss(to_device(ids, device), to_device(targets, device))
+    symbols, value = sum(map(counted, group)), 0.0
+    for batch in group:
+        share = counted(batch) / max(symbols, 1)
+        loss = model.loss(*[to_device(part, device) for part in batch])
         value += float(loss) * share
         if not math.isfinite(value):
             sizes = {name: float(abs(p.array).max()) for name, p in named.items() if p.size}
@@ -127,23 +139,23 @@ def _step(model: LanguageModel, named: dict[str, Tensor], group: list[Batch], op
     return value, norm, None
 
 
-def counted(targets: Any) -> int:
+def counted(batch: Batch) -> int:
     """How many of the targets are symbols to predict; the others are padding."""
-    return int((targets != PADDING).sum())
+    return int((batch[-1] != PADDING).sum())
 
 
 @no_grad()
-def evaluate(model: LanguageModel, batches: Iterable[tuple[Any, Any]]) -> float:
+def evaluate(model: Model, batches: Iterable[Batch]) -> float:
     """Bits per symbol over all batches, each symbol counted once; dropout is off meanwhile. NaN if the model has blown up."""
-    kind("evaluate", LanguageModel, "give one of minitx.models", model=model)
+    kind("evaluate", Model, "give one of minitx.models", model=model)
     was_training, device = model.training, model.parameters()[0].device
     model.eval()
     nats, symbols = 0.0, 0
     try:
-        for ids, targets in (pair("evaluate", batch) for batch in batches):
+        for batch in (checked("evaluate", batch) for batch in batches):
             with expecting_overflow():
-                nats += float(model.loss(to_device(ids, device), to_device(targets, device))) * counted(targets)
-            symbols += counted(targets)
+                nats += float(model.loss(*[to_device(part, device) for part in batch])) * counted(batch)
+            symbols += counted(batch)
     finally:
         model.train(was_training)
     if not symbols:

@@ -11,6 +11,7 @@ import pytest
 import minitx as mx
 from minitx import ops
 from minitx.data import Vocabulary, sequential, windows
+from minitx.history import History
 from minitx.models import RecurrentLM, TransformerLM
 from minitx.optim import SGD, Adam, clip_grad_norm, warmup_cosine
 from minitx.training import evaluate, train
@@ -128,6 +129,37 @@ def test_numbers_that_are_not_finite_stop_training_with_step_and_remedy_and_chan
     refused(FloatingPointError, go, says, "nothing was changed", "lower the learning rate")
     for path, p in healthy.named_parameters():
         assert np.array_equal(p.array, model.state_dict()[path])
+
+
+# Trouble
+
+
+@pytest.mark.parametrize("loss, grad_norm, trouble", [
+    ([], [], {}),
+    ([4, 3, 2], [1, 1, 1], {}),
+    ([4, 3, math.nan], [1, 1, math.nan], {"loss": 2}),
+    ([math.inf, 3], [math.nan, 1], {"loss": 0}),
+    ([math.nan, 9], [math.nan, 1], {"loss": 0}),                                    # no first loss to compare with
+    ([4, 3, 3, 3], [1, math.inf, 1, math.nan], {"gradient": 1}),
+    ([4, 9, 3, 3, 3, 3, 3], [1] * 7, {}),                                           # it came back
+    ([4, 3, 3, 3, 3, 3, 8, 3, 3, 8, 3], [1] * 11, {"diverged": 6}),                 # the last five: 5 on average
+    ([4, 4.4], [1, 1], {}),
+    ([4, 4, 5, 4, 5, 4, 5, 5], [1] * 8, {"diverged": 2}),
+    ([4, 9, 3, 9, 9, 9, 9, math.nan], [1] * 7 + [math.nan], {"diverged": 1, "loss": 7}),
+    ([4, 9, 9, 9, math.nan], [math.nan, 1, 1, 1, math.nan], {"gradient": 0, "diverged": 1, "loss": 4}),
+])
+def test_a_history_tells_three_kinds_of_trouble_apart_and_which_came_first(loss, grad_norm, trouble):
+    found = History(loss=loss, grad_norm=grad_norm).trouble()
+    assert list(found.items()) == list(trouble.items())
+
+
+@pytest.mark.parametrize("sick, event", [({"value": math.nan}, "loss"), ({"slope": math.nan}, "gradient")])
+def test_recorded_trouble_has_its_step(sick, event):
+    model = Ill(V, 4, 5)
+    vars(model).update(sick)
+    history = train(model, windows(IDS, 2, T, np.random.default_rng(0)), SGD(model.parameters(), 0.1), steps=5,
+                    on_nonfinite="record")
+    assert history.trouble() == {event: 2} and [step for step, _ in history.events] == [2] and len(history.loss) == 5
 
 
 # Progress

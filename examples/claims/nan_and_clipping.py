@@ -30,6 +30,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, redirect_stderr, suppress
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ CLIP = 1.0
 EVENTS = ("diverged", "gradient", "loss")               # from bad to worse
 BEYOND = math.sqrt(float(np.finfo("float32").max))      # of a longer gradient, float32 cannot hold the square
 COLOURS = {"trains": "#e6e6e6", "diverged": "#E69F00", "gradient": "#0072B2", "loss": "#000000"}        # Okabe & Ito 2008
-LABELS = {"trains": "trains", "diverged": "diverged", "gradient": "gradient not finite", "loss": "loss not finite"}
+LABELS = {"trains": "none of these", "diverged": "diverged", "gradient": "gradient not finite", "loss": "loss not finite"}
 LINES = {"tanh RNN": "#CC79A7", "relu RNN": "#D55E00", "Transformer": "#000000"}
 
 Told = dict[str, Any]       # a run and what came of it
@@ -110,27 +111,35 @@ def equal_width(kind: str, V: int) -> int:
     return min(sizes, key=lambda H: abs(sizes[H] - target))
 
 
+@cache
+def novel() -> tuple[Any, int]:
+    """The characters of the novel as ids, and how many there are to choose from."""
+    text = load_corpus().train
+    vocabulary = Vocabulary.of(text)
+    return vocabulary.encode(text), len(vocabulary)
+
+
 @one_thread
 def trained(run: Run) -> Told:
     """The losses and the lengths of the gradients of one training, until a number is not finite; None stands for such."""
-    novel = load_corpus().train
-    vocabulary = Vocabulary.of(novel)
-    model = build(run.model, len(vocabulary), run.seed).to(run.device)
+    ids, V = novel()
+    model = build(run.model, V, run.seed).to(run.device)
     optimizer = OPTIMIZERS[run.optimizer](model.parameters(), run.rate)
     B, steps = LENGTHS[run.T]
-    batches = windows(vocabulary.encode(novel), B, run.T, np.random.default_rng(run.seed))
+    batches = windows(ids, B, run.T, np.random.default_rng(run.seed))
     with redirect_stderr(io.StringIO()):                # one bar for the whole grid is enough
         history = train(model, batches, optimizer, steps=steps, clip=run.clip, on_nonfinite="record",
                         after_step=lambda history: bool(history.events))
 
-    def finite(numbers: list[float]) -> list[float | None]:
+    def or_none(numbers: list[float]) -> list[float | None]:
         return [x if math.isfinite(x) else None for x in numbers]
 
-    squares = optimizer.v.values() if isinstance(optimizer, Adam) else []
-    return {**asdict(run), "parameters": model.count_parameters(), "trouble": history.trouble(),
-            "still": sum(int(np.isinf(backend.to_host(v)).sum()) for v in squares) / model.count_parameters(),
-            "longest": max((norm for norm in history.grad_norm if math.isfinite(norm)), default=None),
-            "loss": finite(history.loss), "grad_norm": finite(history.grad_norm)}
+    norms, losses = (list(filter(math.isfinite, numbers)) for numbers in (history.grad_norm, history.loss))
+    squares, parameters = optimizer.v.values() if isinstance(optimizer, Adam) else [], model.count_parameters()
+    return {**asdict(run), "parameters": parameters, "trouble": history.trouble(), "longest": max(norms, default=0.0),
+            "still": sum(int(np.isinf(backend.to_host(v)).sum()) for v in squares) / parameters,
+            "end": sum(losses[-5:]) / max(len(losses[-5:]), 1), "guess": math.log(V),
+            "loss": or_none(history.loss), "grad_norm": or_none(history.grad_norm)}
 
 
 # --- all of them
@@ -171,45 +180,44 @@ def setting(told: Told) -> tuple[int, str, float]:
     return told["T"], told["optimizer"], told["rate"]
 
 
-def informative(runs: list[Told]) -> tuple[set, set]:
-    """The settings at which each of the three trains with clipping at some gain, in every seed; those at which anything does."""
+def informative(runs: list[Told]) -> dict[str, set[tuple[int, str, float]]]:
+    """The settings that each rule is about: all; those at which, clipped, each of the three trains at some gain, in every seed;
+    those at which, clipped, anything trains."""
     trains = {(kind(run), run["seed"], setting(run)) for run in runs if run["clip"] and not run["trouble"]}
     settings, seeds = {setting(run) for run in runs}, {run["seed"] for run in runs}
     each = {s for s in settings if all((name, seed, s) in trains for name in (*RNNS, "Transformer") for seed in seeds)}
-    return each, {s for _, _, s in trains}
+    return {"NaN": settings, "need": each, "cure": {s for _, _, s in trains}}
 
 
 def share(runs: list[Told], name: str, clip: float | None, settings: Any = None, events: Any = EVENTS) -> Fraction:
-    """How many of the runs of a model, or of a kind with all gains, met one of the events."""
+    """How many of the runs of a model, or of a kind with all gains, met one of the events, at these settings or all."""
     met = [any(event in run["trouble"] for event in events) for run in runs
            if name in (kind(run), run["model"]) and run["clip"] == clip and (settings is None or setting(run) in settings)]
     return Fraction(sum(met), len(met) or 1)
 
 
 RULES: dict[str, tuple[str, Callable[[Fraction, Fraction], bool]]] = {
-    "NaN": ("{:.0%} of its free runs met a number that is not finite, {:.0%} broke", lambda nan, broke: nan > broke / 2),
-    "need": ("free, {:.0%} of its runs broke, and {:.0%} of the Transformer's", lambda rnn, other: rnn > 0 and rnn >= 3 * other),
-    "cure": ("clipped, {:.0%} of its runs broke, and free {:.0%}", lambda clipped, free: free > 0 and 5 * clipped <= free),
+    "NaN": ("of its free runs {:.0%} met a number that is not finite, {:.0%} broke", lambda nan, broke: nan > broke / 2),
+    "need": ("of its free runs {:.0%} broke, of the Transformer's {:.0%}", lambda rnn, other: rnn > 0 and rnn >= 3 * other),
+    "cure": ("of its clipped runs {:.0%} broke, of the free {:.0%}", lambda clipped, free: free > 0 and 5 * clipped <= free),
 }
 
 
-def compared(runs: list[Told], name: str, each: set, some: set) -> dict[str, tuple[Fraction, Fraction]]:
+def compared(runs: list[Told], name: str, where: dict[str, set]) -> dict[str, tuple[Fraction, Fraction]]:
     """The two shares that each rule is about, for one of the RNNs."""
-    return {"NaN": (share(runs, name, None, events=("gradient", "loss")), share(runs, name, None)),
-            "need": (share(runs, name, None, each), share(runs, "Transformer", None, each)),
-            "cure": (share(runs, name, CLIP, some), share(runs, name, None, some))}
+    return {"NaN": (share(runs, name, None, where["NaN"], ("gradient", "loss")), share(runs, name, None, where["NaN"])),
+            "need": (share(runs, name, None, where["need"]), share(runs, "Transformer", None, where["need"])),
+            "cure": (share(runs, name, CLIP, where["cure"]), share(runs, name, None, where["cure"]))}
 
 
 def verdict(runs: list[Told], rules: Any = tuple(RULES)) -> Verdict:
     """The rules, or some of them, applied to each seed; the sentences tell the shares over all."""
     seeds = [[run for run in runs if run["seed"] == seed] for seed in sorted({run["seed"] for run in runs})]
-    settings = informative(runs)
-    parts = {}
+    where, parts = informative(runs), {}
     for rule, name in product(rules, RNNS):
         says, passes = RULES[rule]
-        shares = compared(runs, name, *settings)[rule]
-        parts[f"{rule}, {name}: {says.format(*map(float, shares))}"] = agreed(
-            passes(*compared(of_seed, name, *settings)[rule]) for of_seed in seeds)
+        parts[f"{rule}, {name}: {says.format(*map(float, compared(runs, name, where)[rule]))}"] = agreed(
+            passes(*compared(of_seed, name, where)[rule]) for of_seed in seeds if where[rule])
     gentle = {(T, *RATES[0]) for T in LENGTHS}
     return Verdict(parts, {
         "most free runs of the relu RNN with gain 2 break":
@@ -224,39 +232,52 @@ def verdict(runs: list[Told], rules: Any = tuple(RULES)) -> Verdict:
 def text(runs: list[Told]) -> str:
     """Every run, then the shares that broke, then what the rules say one by one."""
     sizes, seeds = [run["parameters"] for run in runs], {run["seed"] for run in runs}
-    found = [f"{len(runs)} runs, {min(sizes):,} to {max(sizes):,} parameters{', seed / seed / seed' if len(seeds) > 1 else ''}. "
-             f"D: diverged, G: a gradient not finite, L: a loss not", "finite, each with the step at which it began; -: none; "
-             "then the longest finite gradient"]
+    found = [f"{len(runs)} runs of models with {min(sizes):,} to {max(sizes):,} parameters",
+             "D diverged, G gradient not finite, L loss not finite, and the step at which it began; - none"
+             + ("; seed/seed/seed, where they differ" if len(seeds) > 1 else "") + "; then the longest finite gradient"]
     for clip, title in (None, "free"), (CLIP, f"clipped to {CLIP:g}"):
         rows = [[title, *(f"{name} {rate:g}" for name, rate in RATES)]]
         for model, T in product(MODELS, LENGTHS):
             of = [run for run in runs if (run["model"], run["T"], run["clip"]) == (model, T, clip)]
             rows.append([f"{model}, T {T}", *(cell([run for run in of if setting(run)[1:] == rate]) for rate in RATES)])
         found += ["", table(*rows)]
-    each, some = informative(runs)
-    rows = [["runs that", "broke, free", "diverged", "G not finite", "L not finite", "broke, clipped", "saved", "need clipping*"]]
+    where = informative(runs)
+    rows = [["share of runs that", "broke, free", "by D", "by G", "by L", "broke, clipped", "saved", "broke, free *"]]
     for name in dict.fromkeys(map(kind, runs)):
         free, clipped = share(runs, name, None), share(runs, name, CLIP)
         events = [share(runs, name, None, events=(event,)) for event in EVENTS]
-        shown = (free, *events, clipped, free - clipped, share(runs, name, None, each))
+        shown = (free, *events, clipped, free - clipped, share(runs, name, None, where["need"]))
         rows.append([name, *(f"{float(share):.0%}" for share in shown)])
-    out = "; ".join(f"T {T}, {name} {rate:g}" for T, name, rate in sorted({setting(run) for run in runs} - each))
-    nowhere = "; ".join(f"T {T}, {name} {rate:g}" for T, name, rate in sorted({setting(run) for run in runs} - some))
+    found += ["", table(*rows), "* without the settings that 'need' leaves out"]
+    for rule in ("need", "cure"):
+        out = [f"T {T} {name} {rate:g}" for T, name, rate in sorted(where["NaN"] - where[rule])]
+        found.append(f"settings that {rule!r} leaves out: {', '.join(out) or 'none'}")
+    return "\n".join([*found, "", *remarks(runs), "",
+                      "each by itself:  " + ";  ".join(f"{rule}: {verdict(runs, [rule]).word}" for rule in RULES)])
+
+
+def remarks(runs: list[Told]) -> list[str]:
+    """What the three events do not tell."""
+    lost = [run for run in runs if "loss" in run["trouble"]]
+    calm = sum(run["longest"] < 100 for run in lost)
+    beyond = sum(run["longest"] > BEYOND for run in runs)
     still = [run for run in runs if run["still"]]
-    quiet = sum(not {"gradient", "loss"} & set(run["trouble"]) for run in still)
-    return "\n".join([
-        *found, "", table(*rows), "",
-        f"* free runs that broke, without settings that are too hot for one of the three even clipped: {out or 'none is'}",
-        f"settings at which all models break, clipped too: {nowhere or 'none'}",
-        f"longer than {BEYOND:.1e} (float32 cannot hold the square; the length is added up in float64): the finite gradient of "
-        f"{sum((run['longest'] or 0) > BEYOND for run in runs)} runs",
-        f"Adam squares in float32: in {len(still)} runs its v became infinite, and those parameters never moved again; {quiet} of "
-        f"these runs met no NaN", "", *(f"{rule:<5}{verdict(runs, [rule]).word}" for rule in RULES)])
+    unseen = sum(not {"gradient", "loss"} & set(run["trouble"]) for run in still)
+    guessing = sum(not run["trouble"] and run["end"] >= run["guess"] for run in runs)
+    return [
+        f"{calm} of {len(lost)} runs lost their loss though no gradient before was longer than 100: it was the states that "
+        f"exploded",
+        f"{beyond} runs met finite gradients longer than {BEYOND:.1e}; float32 cannot hold the square, float64 adds them up",
+        f"{len(still)} runs with Adam, which squares in float32, went on with an infinite v: such a parameter never moves "
+        f"again; {unseen} met no NaN",
+        f"{guessing} runs met no event, and yet ended no better than a guess",
+    ]
 
 
 def cell(runs: list[Told]) -> str:
     events = ["".join(f"{event[0].upper()}{step}" for event, step in run["trouble"].items()) or "-" for run in runs]
-    return f"{'/'.join(events)} {max((run['longest'] or 0 for run in runs), default=0):.0e}".replace("e+", "e")
+    longest = f"{max(run['longest'] for run in runs):.0e}".replace("e+", "e")
+    return f"{'/'.join(events if len(set(events)) > 1 else events[:1])} {longest}"
 
 
 def outcome(run: Told) -> str:
@@ -277,17 +298,21 @@ def saved(runs: list[Told]) -> list[tuple[Told, Told]]:
 
 def draw(figure: Any, numbers: dict[str, Any]) -> None:
     from matplotlib.patches import Patch
-    panels = figure.subplot_mosaic("aabbccdd;eeeeffff", height_ratios=[8, 7])
+    panels = figure.subplot_mosaic("aabbccdd;gggggggg;eeeeffff", height_ratios=[8, 0.6, 7])
     for letter, (clip, T) in zip("abcd", product((None, CLIP), LENGTHS), strict=True):
         draw_grid(panels[letter], [run for run in numbers["runs"] if run["clip"] == clip and run["T"] == T])
         panels[letter].set_title(f"{'clipped' if clip else 'free'}, T = {T}")
         panels[letter].set_yticks(np.arange(len(MODELS)) + 0.5, MODELS if letter == "a" else [""] * len(MODELS))
-    for letter, what, title in ("e", "loss", "loss, nats"), ("f", "grad_norm", "length of the gradient"):
+    panels["g"].axis("off")
+    panels["g"].legend(handles=[Patch(color=COLOURS[event], label=LABELS[event]) for event in COLOURS], ncols=len(COLOURS),
+                       title="each number: the step at which it began", loc="center", frameon=False)
+    for letter, what, title in ("e", "loss", "loss (nats)"), ("f", "grad_norm", "length of the gradient"):
         draw_curves(panels[letter], numbers["saved"], what)
-        panels[letter].set(title=title, xlabel="step")
-    handles = [Patch(color=COLOURS[event], label=LABELS[event]) for event in COLOURS]
-    figure.legend(handles=handles, ncols=len(handles), loc="outside upper center", frameon=False)
-    figure.suptitle("What breaks, at which step, and what clipping saves", fontsize=16)
+        panels[letter].set_title(title, pad=14)
+        panels[letter].set_xlabel("step")
+    if numbers["saved"]:
+        panels["e"].legend(title="dashed: the same, clipped;  ×: not finite", loc=(0.34, 0.42), frameon=False)
+    figure.suptitle("What breaks, and what clipping the gradient saves", fontsize=16)
 
 
 def draw_grid(panel: Any, runs: list[Told]) -> None:
@@ -300,7 +325,7 @@ def draw_grid(panel: Any, runs: list[Told]) -> None:
         panel.barh(row + 0.5, width, 0.88, left, color=COLOURS[what])
         if what != "trains":
             panel.text(left + width / 2, row + 0.5, run["trouble"][what], color="black" if what == "diverged" else "white",
-                       ha="center", va="center_baseline", fontsize=11 if seeds == 1 else 6)
+                       ha="center", va="center_baseline", fontsize=11 if seeds == 1 else 8)
     panel.set(xlim=(0, len(RATES)), ylim=(len(MODELS), 0))
     panel.set_xticks(np.arange(len(RATES)) + 0.5, [f"{name}\n{rate:g}" for name, rate in RATES], fontsize=10)
     panel.tick_params(length=0)
@@ -309,23 +334,30 @@ def draw_grid(panel: Any, runs: list[Told]) -> None:
 
 def draw_curves(panel: Any, pairs: list[tuple[Told, Told]], what: str) -> None:
     """Free runs that broke, and with a dashed line the same with clipping."""
-    for pair in pairs:
-        for run in pair:
-            colour, label = LINES[kind(run)], f"{run['model']}, T {run['T']}, {run['optimizer']} {run['rate']:g}"
-            seen = [x for x in run[what] if x is not None]
-            panel.semilogy(seen, "--" if run["clip"] else "-", color=colour, linewidth=2, label=None if run["clip"] else label)
-            if len(seen) < len(run[what]) or "gradient" in run["trouble"]:
-                panel.plot(len(seen) - 1, seen[-1], "X", color=colour, markersize=11)
+    for free, clipped in pairs:
+        label = f"{free['model']}, T {free['T']}, {free['optimizer']} {free['rate']:g}"
+        panel.semilogy(clipped[what], "--", color=LINES[kind(free)], linewidth=1.6)
+        panel.semilogy([np.nan if x is None else x for x in free[what]], color=LINES[kind(free)], linewidth=2.4, label=label)
+    top = panel.get_ylim()[1]
+    for free, _ in pairs:
+        *_, before, last = free[what]
+        if last is None:                                # beyond all numbers: at the upper edge
+            end = len(free[what]) - 1
+            panel.plot([end - 1, end], [before, top], ":", color=LINES[kind(free)], linewidth=2.4)
+            panel.plot(end, top, "X", color=LINES[kind(free)], markersize=12, clip_on=False)
+    panel.set_ylim(top=top)
 
 
+@one_thread
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="how many runs at a time (default: one per core)")
     args = parser.parse_args()
-    runs = measure(grid(3 if args.full else 1, args.device), Path(args.out) / "claims" / "nan_and_clipping.jsonl", args.processes)
+    path = Path(args.out) / "claims" / "nan_and_clipping.jsonl"
+    runs = measure(grid(3 if args.full else 1, args.device), path, args.processes)
     numbers = {"runs": [{key: value for key, value in run.items() if key not in ("loss", "grad_norm")} for run in runs],
                "saved": saved(runs)}
-    report("nan_and_clipping", args, numbers, verdict(runs), text(runs), draw, size=(15, 9.5))
+    report("nan_and_clipping", args, numbers, verdict(runs), text(runs), draw, size=(15, 10))
 
 
 if __name__ == "__main__":
