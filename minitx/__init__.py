@@ -11,12 +11,13 @@ from .gradcheck import GradcheckError, gradcheck
 from .observer import Observer, observe
 from .op import OPS, op
 from .profiling import profile
+from .recording import Recorder, record
 from .saved import saved
 from .tape import gradients
 from .tensor import Tensor, no_grad, tensor, zeros
 
 __version__ = "0.1.0"
 __all__ = [
-    "OPS", "GradcheckError", "Observer", "Tensor", "gradcheck", "gradients", "models", "nn", "no_grad", "observe", "op", "ops",
-    "optim", "profile", "saved", "seed", "tensor", "zeros",
+    "OPS", "GradcheckError", "Observer", "Recorder", "Tensor", "gradcheck", "gradients", "models", "nn", "no_grad", "observe",
+    "op", "ops", "optim", "profile", "record", "saved", "seed", "tensor", "zeros",
 ]

@@ -124,6 +124,8 @@ def save_run(path: str | os.PathLike[str], model: Module, optimizer: Optimizer, 
     arrays |= {f"optimizer.{n}": a for n, a in optimizer.state_dict().items()}
     arrays |= {f"history.{n}": np.array(getattr(history, n), dtype) for n, dtype in MEASURED.items()}
     arrays["history.events"] = np.frombuffer(json.dumps(history.events).encode(), "uint8")
+    if history.recorded:
+        arrays["history.recorded"] = np.frombuffer(json.dumps(history.recorded).encode(), "uint8")
     arrays |= {f"extra.{n}": a for n, a in (extra or {}).items()}
     save_arrays(path, arrays, {
         "config": dict(config), "environment": environment(model), "lr": float(optimizer.lr),
@@ -174,10 +176,12 @@ def _history(where: str, arrays: Mapping[str, np.ndarray]) -> History:
         raise ValueError(f"{where} lacks its history of {', '.join(lacking)}; {ANOTHER}")
     try:
         events = [(step, what) for step, what in json.loads(arrays["events"].tobytes())]
+        recorded = json.loads(arrays["recorded"].tobytes()).items() if "recorded" in arrays else ()
+        recorded = {int(step): numbers for step, numbers in recorded}
         [_] = {arrays[n].size for n in MEASURED}
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError, AttributeError, RecursionError):
         raise ValueError(f"{where} has a history whose parts do not fit together; {ANOTHER}") from None
-    return History(**{n: arrays[n].tolist() for n in MEASURED}, events=events)
+    return History(**{n: arrays[n].tolist() for n in MEASURED}, events=events, recorded=recorded)
 
 
 def generators(model: Module) -> dict[str, np.random.Generator]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
+from .carried import Carried
 from .checkpoint import load_run, save_run, write
 from .history import NATS_PER_BIT, History
 from .nn import Module
@@ -55,6 +56,8 @@ class Keeper:
         if resume:
             resumed = load_run(self.checkpoint, self.model, self.optimizer, config=self.config)
             self.history, self.saved = resumed.history, len(resumed.history.loss)
+            if isinstance(self.model, Carried):
+                self.model.restore(resumed.extra)
             for remark in resumed.remarks:
                 print(f"note: {remark}", file=sys.stderr)
         else:
@@ -74,7 +77,8 @@ class Keeper:
 
     def save(self) -> None:
         """Write the checkpoint now."""
-        save_run(self.checkpoint, self.model, self.optimizer, self.history, config=self.config)
+        extra = self.model.extra() if isinstance(self.model, Carried) else None
+        save_run(self.checkpoint, self.model, self.optimizer, self.history, config=self.config, extra=extra)
         self.saved = len(self.history.loss)
 
     def line(self, step: int) -> str:
@@ -82,7 +86,8 @@ class Keeper:
         h = self.history
         numbers = {"loss": h.loss[step], "bits": h.loss[step] / NATS_PER_BIT, "grad_norm": h.grad_norm[step], "lr": h.lr[step],
                    "symbols": h.symbols_at[step], "seconds": h.seconds_at[step]}
-        return json.dumps({"step": step, **{name: finite(number) for name, number in numbers.items()}}) + "\n"
+        seen = {"recorded": h.recorded[step]} if step in h.recorded else {}
+        return json.dumps({"step": step, **finite({**numbers, **seen})}) + "\n"
 
     def __call__(self, history: History) -> bool:
         self.history = history
@@ -114,9 +119,11 @@ class Keeper:
         os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")   # print may have been interrupted itself
 
 
-def finite(number: float) -> float | None:
-    """The number as strict JSON can hold it: None for NaN and the infinities."""
-    return number if math.isfinite(number) else None
+def finite(numbers: Any) -> Any:
+    """Numbers, by name, as strict JSON can hold them: None for NaN and the infinities."""
+    if isinstance(numbers, dict):
+        return {name: finite(number) for name, number in numbers.items()}
+    return numbers if numbers is not None and math.isfinite(numbers) else None
 
 
 def resume_command() -> str:

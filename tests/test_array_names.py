@@ -19,7 +19,7 @@ UFUNC_METHODS = {"at", "reduce", "accumulate", "reduceat", "outer"}
 # A file imports from its own floor and those below. The last two look on, or hold the house together.
 FLOORS = ["options memory backend", "contract saved tape tensor observer op", "ops", "init nn", "optim data models carried seq2seq",
           "history progress training generation decoding checkpoint runs",
-          "gradcheck profiling recorded recording graph fonts plots terminal theory", "__init__"]
+          "gradcheck profiling recorded log recording graph fonts plots terminal theory", "__init__"]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
 
 
