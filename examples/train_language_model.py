@@ -10,7 +10,9 @@ it had (truncated backprop through time), in training and on the held-out text; 
 The budget is counted in steps; with the defaults it takes two to three minutes on two CPU cores, and about four times as long
 in Chinese, which has 58 times as many different characters.
 
-Results go to `--out`: the loss curve as a picture, all measurements as JSON. Stop it with Ctrl-C, or kill it: with `--resume`
+Results go to `--out`: the loss curve as a picture, all measurements as JSON. With `--look` there are pictures of the inside as
+well: the gradients at every time step, gates or attention, on a piece of the held-out text; `--record 50` notes the lengths of
+all outputs, gradients and parameters at every 50th step (`docs/recording.md`). Stop it with Ctrl-C, or kill it: with `--resume`
 it goes on as if nothing had happened (`docs/running.md`).
 """
 
@@ -26,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mx
+from minitx import backend
 from minitx.carried import Carried
 from minitx.data import Vocabulary, bigram_bits, load_corpus, read_text, sequential, streams, windows
 from minitx.generation import generate
@@ -83,7 +86,7 @@ def main() -> None:
         with keeper:
             train(trained, islice(batches, used, None), optimizer, steps=steps, schedule=schedule, clip=args.clip or None,
                   history=history, accumulate=args.accumulate, on_nonfinite=args.on_nonfinite, after_step=keeper,
-                  title=args.model)
+                  record=mx.record(trained, norms=True, every=args.record) if args.record else None, title=args.model)
     except FloatingPointError as error:
         sys.exit(str(error))
     if keeper.stopped:
@@ -100,6 +103,8 @@ def main() -> None:
     middle = len(heldout) // 2
     print(sample(model, vocabulary, heldout[middle:middle + 60], args.characters, args.seed))
     save(args, history, bits, unigram, bigram)
+    if args.look:
+        look(args, model, vocabulary, heldout[middle:middle + 49])
 
 
 def name_of(args: argparse.Namespace) -> str:
@@ -156,6 +161,24 @@ def save(args: argparse.Namespace, history: History, bits: float, unigram: float
     print(f"wrote {out / name}.png")
 
 
+def look(args: argparse.Namespace, model: LanguageModel, vocabulary: Vocabulary, ids: np.ndarray) -> None:
+    """Pictures of what happens inside the model when it learns from ids (T + 1)."""
+    ids = backend.to_device(ids[None], args.device)                                          # (1, T + 1)
+    with mx.record(model) as log:
+        model.loss(ids[:, :-1], ids[:, 1:]).backward()
+    print(f"\n{log.text.gradients()}")
+    tokens = list(vocabulary.decode(backend.to_host(ids)[0, :-1]))
+    pictures = {"gradients": log.plot.gradients}
+    if args.model == "transformer":
+        pictures["attention"] = log.plot.attention
+    elif args.model != "rnn":
+        pictures["gates"] = log.plot.gates
+    for name, picture in pictures.items():
+        path = Path(args.out) / f"{name_of(args)}_{name}.png"
+        picture(tokens=tokens).savefig(path, dpi=120)
+        print(f"wrote {path}")
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", choices=PRESETS, default="lstm")
@@ -170,6 +193,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--on-nonfinite", choices=("stop", "record"), default="stop",
                         help="at numbers that are not finite: stop and say where, or note it and go on (default: stop)")
     parser.add_argument("--checkpoint-every", type=int, default=200, metavar="STEPS", help="(default: 200)")
+    parser.add_argument("--record", type=int, metavar="STEPS", help="note the lengths of everything at every so many steps")
+    parser.add_argument("--look", action="store_true", help="draw what happens inside, at the end; needs matplotlib")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out that was interrupted")
     parser.add_argument("--characters", type=int, default=400, help="length of the sample (default: 400)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")

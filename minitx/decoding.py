@@ -6,7 +6,7 @@
 Both know a model only as a function `step(ids, state) -> (scores, state)`. It reads one more symbol in each of R rows, ids
 int64 (R) on the host, and returns what it thinks of the next one, scores (R, V), logits or log-probabilities. The state is
 what it remembers: a Tensor or an array with the rows as first axis, or tuples, lists and dicts of them. That may be the h of
-a recurrence as well as the keys and values of a Transformer.
+a recurrence as well as the keys and values of a Transformer. Rows that have ended are asked on, and nobody looks at them.
 
 Read next: `examples/reverse_words.py`.
 """
@@ -102,6 +102,11 @@ def beam_search(step: Step, state: Any, start: Any, *, stop: int, steps: int, wi
 
     `step` is asked for B · width rows: row r is a beginning of `start[r // width]`.
 
+    >>> scores = np.array([[-9, 0.4, 0, -9], [0, 0, 0, 0.2], [-9, -9, -9, 9], [0, 0, 0, 0]])     # after 1 all is uncertain
+    >>> options = {"step": lambda ids, state: (scores[ids], state), "state": None, "start": [0], "stop": 3, "steps": 5}
+    >>> [beam_search(**options, width=width)[0][0].ids for width in (1, 4)]
+    [(1,), (2,)]
+
     Source  Graves 2012, arXiv 1211.3711; Sutskever, Vinyals & Le 2014, arXiv 1409.3215; the score: Wu et al. 2016,
             arXiv 1609.08144
     """
@@ -176,7 +181,8 @@ def select(state: Any, rows: np.ndarray) -> Any:
     if isinstance(state, dict):
         return {name: select(part, rows) for name, part in state.items()}
     if isinstance(state, tuple | list):
-        return type(state)([select(part, rows) for part in state])
+        parts = [select(part, rows) for part in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)      # a NamedTuple, or not
     if isinstance(state, Tensor):
         return take(state, to_device(rows, state.device))
     if is_array(state):

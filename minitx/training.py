@@ -33,8 +33,8 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
           on_nonfinite: str = "stop", history: History | None = None,
           after_step: Callable[[History], bool | None] | None = None, record: Any = None, keep_memory: bool = True,
           title: str = "train") -> History:
-    """Train a model until `steps` steps are done. A batch is a tuple of arrays, what `model.loss` takes, with the targets as the
-    last: for a language model `(ids, targets)`, both (B, T).
+    """Train a model until `steps` steps are done. A batch is a tuple of arrays, what `model.loss` takes, the targets last:
+    for a language model `(ids, targets)`, both (B, T).
 
     Args:
         schedule: the learning rate of each step, from 0 on; without it the optimiser's own.

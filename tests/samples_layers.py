@@ -116,3 +116,26 @@ def attention(rng):
     q, k = np.array([[40.0, 2], [40, -1]]), np.array([[40.0, 0], [40, 1], [40, -1]])
     for allowed in ((), (np.array([True, False, True]),)):                                     # scores near 800: exp = inf
         yield call(q[None, None], k[None, None], rng.standard_normal((1, 1, 3, 2)), *allowed, scale=0.5)
+
+
+@samples_of("additive_attention")
+def additive_attention(rng):
+    def qkvw(B, Tq, Tk, A, D):
+        return [rng.standard_normal(shape) for shape in ((B, Tq, A), (B, Tk, A), (B, Tk, D), (A,))]
+
+    def mask(*shape):
+        return rng.random(shape) < 0.6
+
+    yield call(*qkvw(2, 3, 5, 4, 2), mask(2, 3, 5))
+    for sizes in [(2, 3, 5, 4, 2), (2, 1, 3, 3, 2), (3, 2, 1, 2, 3), (1, 1, 1, 1, 1)]:
+        yield call(*qkvw(*sizes))
+    yield call(*qkvw(2, 3, 4, 1, 3), None)
+    for shape in [(2, 1, 4), (3, 4), (3, 1), (4,), (1, 3, 4), (2, 3, 1), ()]:                  # every way to broadcast
+        yield call(*qkvw(2, 3, 4, 2, 2), np.asarray(mask(*shape)))
+    yield call(*qkvw(2, 2, 3, 2, 2), np.array([[False, False, False], [True, False, True]]))   # a query without a key
+    yield call(*qkvw(1, 2, 3, 2, 2), np.zeros((2, 3), bool))
+    for sizes in [(0, 2, 3, 2, 2), (1, 0, 3, 2, 2), (1, 2, 0, 2, 2), (1, 2, 3, 0, 2), (1, 2, 3, 2, 0)]:
+        yield call(*qkvw(*sizes))
+        yield call(*qkvw(*sizes), mask(1, 1))
+    q, k, v, w = qkvw(1, 2, 3, 2, 2)
+    yield call(q, k, v, 1000 * w)                                                              # scores beyond exp

@@ -93,11 +93,20 @@ def test_greedy_takes_the_likeliest_symbol_at_every_step(seed):
 
 def test_greedy_ends_when_all_rows_have_ended():
     toy = Toy(0, rows=2)
-    toy.tables[..., STOP] += 99
+    toy.tables[0, :, STOP] += 9
+    toy.tables[1, :, 1] += 9                                                 # 1 at once, then stop
+    toy.tables[1, 1 * (V + 1) + 2, STOP] += 99
     found = greedy(toy.step, toy.state(), [START] * 2, stop=STOP, steps=STEPS)
-    assert found == [((), 0.0, True)] * 2 and toy.rows_asked == [2]
+    assert [h[::2] for h in found] == [((), True), ((1,), True)] and toy.rows_asked == [2, 2]
     toy.tables[..., STOP] -= 999
     assert [(h.length, h.finished) for h in greedy(toy.step, toy.state(), [START] * 2, stop=STOP, steps=3)] == [(3, False)] * 2
+
+
+@pytest.mark.parametrize("decode", [greedy, lambda *args, **options: beam_search(*args, **options)[0]], ids=["greedy", "beam"])
+def test_hypotheses_are_plain_numbers_for_json_too(decode):
+    toy = Toy(1)
+    found = decode(toy.step, toy.state(), [START], stop=STOP, steps=STEPS)
+    assert {type(x) for h in found for x in (*h.ids, h.log_p, h.finished)} == {int, float, bool}
 
 
 # The beam
@@ -120,6 +129,16 @@ def test_an_exhaustive_beam_finds_the_best_of_all_sequences(seed, alpha):
     same(found[:1], toy.ranking(alpha)[:1])
     same(found, sorted(found, key=lambda h: (not h.finished, -h.score(alpha))))
     assert len(set(found)) == len(found) and set(h[::2] for h in found) <= {h[::2] for h in toy.sequences()}
+
+
+def test_without_a_word_alpha_is_0_6_and_the_width_is_4():
+    differ = {"width": 0, "alpha": 0}
+    for toy in map(Toy, range(20)):
+        [found] = beam_search(toy.step, toy.state(), [START], stop=STOP, steps=STEPS)
+        assert found == search(toy, 4, alpha=0.6)[0]
+        differ["width"] += found != search(toy, 5, alpha=0.6)[0]
+        differ["alpha"] += found != search(toy, 4, alpha=0.7)[0]
+    assert min(differ.values()) > 0
 
 
 def test_when_nothing_ends_the_search_early_all_sequences_are_ranked():
@@ -188,8 +207,14 @@ def test_symbols_that_are_ruled_out_are_in_no_sequence():
     toy.tables[..., 1] = -np.inf
     [found] = search(toy, ALL, alpha=9.0)
     assert found and all(1 not in h.ids for h in found)
-    assert [list(largest(np.array(x), 2)) for x in ([1.0, 3, 3, 2], [-np.inf, 0, -np.inf], [5.0], [2.0, 2, 2])] == [
-        [1, 2], [1], [0], [0, 1]]
+
+
+@pytest.mark.parametrize("n, k", [(1, 1), (1, 3), (3, 3), (4, 3), (50, 1), (500, 7), (500, 499)])
+def test_the_largest_come_first_and_of_equals_the_first(n, k):
+    x = np.random.default_rng(n * k).integers(0, 9, n) / 2
+    x[::3] = -np.inf
+    expected = sorted(range(n), key=lambda i: (-x[i], i))[:k]
+    assert largest(x, k).tolist() == [i for i in expected if x[i] > -np.inf]
 
 
 # States and scores of every kind
@@ -222,11 +247,36 @@ def test_select_picks_rows_wherever_they_are(device):
     refused(TypeError, lambda: select([x, 3], np.array([0])), "select: a state holds a int", "rows as first axis")
 
 
+def test_sums_over_float32_scores_are_kept_in_float64():
+    scores = np.array([[0.0, 0.1]], "float32")
+    each = -math.log1p(math.exp(-float(scores[0, 1])))
+    options = {"stop": 0, "steps": 300}
+    [[beam]] = beam_search(lambda ids, state: (scores, state), None, [1], **options, width=1)
+    [path] = greedy(lambda ids, state: (scores, state), None, [1], **options)
+    assert beam == path and path.log_p == pytest.approx(300 * each, rel=1e-12)
+
+
 def test_log_probabilities_and_logits_are_the_same_scores():
     toy = Toy(7)
     [before] = search(toy, 3)
     toy.tables += 500
     same(search(toy, 3)[0], before)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_step_may_keep_the_ids_that_it_was_given(width):
+    """Its state is the symbol before the last, and a table says what comes after two symbols."""
+    table = np.random.default_rng(0).standard_normal((V, V, V))
+
+    def step(ids, before):
+        return table[before, ids], ids
+
+    def with_copies(ids, before):
+        return table[before, ids], ids.copy()
+
+    options = {"stop": STOP, "steps": 6, "width": width, "alpha": 2.0}
+    start = np.array([0, 1, 0])
+    assert beam_search(step, start, start, **options) == beam_search(with_copies, start, start, **options)
 
 
 # Bad input

@@ -29,7 +29,7 @@ def additive_attention(q, k, v, w, mask=None, *, watch=None):
     Keeps v, w, probs and a (B, Tq, Tk, A): A times the memory of a product q kᵀ, which is the price of the network.
 
     Stable  |a| < 1, so no score leaves ±Σ|w|, however large the queries; softmax subtracts the largest
-    Source  Bahdanau, Cho & Bengio 2014, arXiv 1409.0473
+    Source  Bahdanau, Cho & Bengio 2014, arXiv 1409.0473; derived in docs/derivations/additive_attention.md
 
     >>> v = np.array([[[1.0], [3.0]]])
     >>> [additive_attention.vjp(np.full((1, 1, 1), q), v, v, np.ones(1))[0].round(2).item() for q in (-2.0, 0.0, 99.0)]
