@@ -1,10 +1,13 @@
-"""At the end of a run, a line each: how much the gradient-check contract has checked, how many bad calls were tried, and why
+"""One BLAS thread for each process, since there is one for each core. And at the end of a run, a line each: how much the gradient-check contract has checked, how many bad calls were tried, and why
 tests were skipped.
 
 The numbers come with the reports of the tests (`record_property`), so they also arrive from the workers of pytest-xdist.
 """
 
+import os
 from collections import Counter
+
+os.environ.update(dict.fromkeys(["OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"], "1"))      # before NumPy is loaded
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -10,10 +10,24 @@ import pytest
 
 import minitx as mx
 from minitx import nn, ops
-from minitx.data import Vocabulary, bigram_bits, load_corpus, read_text, sequential, windows
+from minitx.data import (
+    Vocabulary,
+    bigram_bits,
+    length_batches,
+    load_corpus,
+    mask_of,
+    pad,
+    padding_share,
+    pair_batch,
+    read_text,
+    sequential,
+    windows,
+)
+from minitx.decoding import beam_search, greedy, select
 from minitx.generation import generate
 from minitx.models import RecurrentLM, TransformerLM
 from minitx.optim import SGD, Adam, AdamW, clip_grad_norm, warmup_cosine
+from minitx.seq2seq import Seq2Seq
 from minitx.training import evaluate, train
 
 from .common import said
@@ -45,6 +59,20 @@ PARAMETERS = [None, 3, "x", [], [1.0], [None], MODEL, weights(1), {"w": weights(
               [weights(1)] * 2]
 TEXT = [None, 3, ["a"], b"ab"]
 COUNTS = np.zeros(1, int)
+STATES = ["x", 3, [], [None], ones(2, 2), ones(2), ones(1, 3, 2), ones(1, 2, 3), ones(1, 2, 2, dtype="float64"),
+          mx.tensor([[[1]] * 2])]
+ENDS = ["x", 3, [], [1], [1, 2, 3], [[1, 2]], [1.0, 2.0], [1, None], ["1", "2"], [1, 4], [-1, 3], [True, False],
+        mx.tensor([0.5, 1.0]), np.array([4, 4]), {}]
+PAIRS = Seq2Seq(5, 5, 2, 4)
+LENGTHS = [None, "x", ROWS, [4, 4], [-1, 2], [1.5, 2], [1], [[1], [1]]]
+START = [None, 3, "x", [0.5], [[1]], [[1], [2, 3]]]
+RAGGED = [None, 3, "x", [[0.5]], [3], [[[1]]], ["ab"]]
+
+
+def uniform(ids, state):
+    """A step of a model of four symbols that knows nothing."""
+    return np.zeros((len(ids), 4)), state
+
 
 CALLS = {
     # Modules, made and called
@@ -53,26 +81,44 @@ CALLS = {
     "LayerNorm": (nn.LayerNorm, dict(D=3), dict(D=SIZE, eps=NOT_BELOW_0, dtype=FLOATS)),
     "RMSNorm": (nn.RMSNorm, dict(D=3), dict(D=SIZE, eps=NOT_BELOW_0, dtype=FLOATS)),
     "Dropout": (nn.Dropout, dict(p=0.5), dict(p=P)),
-    "RNN": (nn.RNN, dict(D=3, H=2), dict(D=SIZE, H=SIZE, gain=NUMBER, dtype=FLOATS, dropout=[1])),
-    "LSTM": (nn.LSTM, dict(D=3, H=2), dict(D=SIZE, H=SIZE, forget_bias=NUMBER, dtype=FLOATS, activation=["relu"])),
+    "RNN": (nn.RNN, dict(D=3, H=2), dict(D=SIZE, H=SIZE, L=SIZE, gain=NUMBER, dtype=FLOATS, dropout=P, forget_bias=[1.0])),
+    "GRU": (nn.GRU, dict(D=3, H=2), dict(D=SIZE, H=SIZE, L=SIZE, dtype=FLOATS, dropout=P, gain=[1.0], activation=["relu"])),
+    "LSTM": (nn.LSTM, dict(D=3, H=2), dict(D=SIZE, H=SIZE, L=SIZE, forget_bias=NUMBER, dtype=FLOATS, dropout=P,
+                                           activation=["relu"])),
     "MultiHeadAttention": (nn.MultiHeadAttention, dict(D=4, N=2), dict(D=[*SIZE, 5], N=[*SIZE, 3], dtype=FLOATS)),
     "TransformerBlock": (nn.TransformerBlock, dict(D=4, N=2, F=8),
                          dict(D=[*SIZE, 5], N=[*SIZE, 3], F=[0, -1, 2.5, "4"], norm=["none", None, []], dropout=P)),
     "RecurrentLM": (RecurrentLM, dict(V=5, D=2, H=3),
-                    dict(V=SIZE, D=SIZE, H=SIZE, L=SIZE, cell=["gru", None, []], dropout=P, activation=["relu"])),
+                    dict(V=SIZE, D=SIZE, H=SIZE, L=SIZE, cell=["elman", None, []], dropout=P, activation=["relu"],
+                         bidirectional=[True])),
     "TransformerLM": (TransformerLM, dict(V=5, D=4, N=2, L=1, T=8),
                       dict(V=SIZE, D=SIZE, N=[*SIZE, 3], L=SIZE, T=SIZE, norm=["none"], dropout=P, cell=["rnn"])),
     "a Linear": (nn.Linear(4, 2), dict(x=X), dict(x=TENSOR)),
     "an Embedding": (nn.Embedding(3, 2), dict(ids=ROWS), dict(ids=IDS)),
     "a LayerNorm": (nn.LayerNorm(4), dict(x=X), dict(x=TENSOR)),
     "a Dropout": (nn.Dropout(0.5), dict(x=X), dict(x=[None, "x", 3.0, [1.0], np.ones(3), mx.tensor([1, 2])])),
-    "an RNN": (nn.RNN(4, 2), dict(x=X), dict(x=SEQUENCES, h=["x", 3, ones(2, 3), ones(2)])),
-    "an LSTM": (nn.LSTM(4, 2), dict(x=X), dict(x=SEQUENCES, state=["x", 3, ones(2, 2), (ones(2, 2),), (ones(2, 2), None)])),
+    "an RNN": (nn.RNN(4, 2), dict(x=X, state=ones(1, 2, 2)), dict(x=SEQUENCES, state=STATES, lengths=ENDS)),
+    "a GRU": (nn.GRU(4, 2, 2, bidirectional=True), dict(x=X, state=ones(4, 2, 2), lengths=[3, 0]),
+              dict(x=SEQUENCES, state=[*STATES, ones(1, 2, 2), ones(2, 2, 2)], lengths=ENDS)),
+    "an LSTM": (nn.LSTM(4, 2), dict(x=X, state=(ones(1, 2, 2),) * 2, lengths=mx.tensor([1, 3])),
+                dict(x=SEQUENCES, lengths=ENDS, state=[*STATES, ones(1, 2, 2), (ones(1, 2, 2),), (ones(1, 2, 2), None),
+                                                          (ones(1, 2, 2),) * 3, (ones(1, 2, 2), ones(1, 2, 3))])),
+    "a step": (MODEL.step, dict(ids=ROWS), dict(ids=ROWS_OF_IDS, state=[*STATES, ones(1, 2, 3)])),
+    "load_torch": (nn.GRU(2, 1).load_torch, dict(state=nn.GRU(2, 1).to_torch()), dict(state=[
+        None, 3, [], "x", {}, nn.GRU(2, 1, 2).to_torch(), nn.GRU(3, 1).to_torch(), nn.GRU(2, 1, bidirectional=True).to_torch(),
+        nn.RNN(2, 1).to_torch(), nn.GRU(2, 1).state_dict(), dict.fromkeys(nn.GRU(2, 1).to_torch()),
+        dict.fromkeys(nn.GRU(2, 1).to_torch(), 1.0), nn.GRU(2, 1).to_torch() | dict(bias_hh_l0=np.array(["x"] * 3))])),
     "an attention": (nn.MultiHeadAttention(4, 2), dict(x=X), dict(x=SEQUENCES, mask=["x", 3, ROWS, np.ones((2, 2), bool)])),
     "a block": (nn.TransformerBlock(4, 2), dict(x=X), dict(x=SEQUENCES, mask=["x", 3, ROWS])),
     "a recurrent model": (MODEL, dict(ids=ROWS), dict(ids=ROWS_OF_IDS)),
     "a Transformer": (TransformerLM(5, 4, 2, 1, 8), dict(ids=ROWS), dict(ids=[*ROWS_OF_IDS, np.ones((1, 9), int)])),
     "a loss": (MODEL.loss, dict(ids=ROWS, targets=ROWS), dict(ids=ROWS_OF_IDS, targets=ROWS_OF_IDS)),
+    "Seq2Seq": (Seq2Seq, dict(V_source=5, V=5, D=2, H=4),
+                dict(V_source=SIZE, V=SIZE, D=SIZE, H=[*SIZE, 3], L=SIZE, attention=["dot", None, []], cell=["elman", None, []],
+                     dropout=P, dtype=FLOATS, gain=[1])),
+    "a Seq2Seq": (PAIRS, dict(source=ROWS, lengths=[2, 3], inputs=ROWS),
+                  dict(source=ROWS_OF_IDS, lengths=LENGTHS[1:], inputs=ROWS_OF_IDS)),
+    "a loss of pairs": (PAIRS.loss, dict(source=ROWS, lengths=[2, 3], inputs=ROWS, targets=ROWS), dict(targets=ROWS_OF_IDS)),
     "load_state_dict": (nn.Linear(1, 1).load_state_dict, dict(state=nn.Linear(1, 1).state_dict()), dict(state=[
         None, 3, [], {}, dict(W=1, b=2), dict(W=np.ones((1, 1))), dict(W=np.ones((2, 1)), b=np.ones(1)),
         dict(W=np.ones((1, 1), complex), b=np.ones(1)), dict(W=np.ones((1, 1)), b=np.array(["x"]))])),
@@ -103,7 +149,26 @@ CALLS = {
                  dict(model=[3, nn.Linear(1, 1)], prompt=[[], [9], [-1], [0.5], "ab", None, 3, [[1]], [[1], [2, 3]]],
                       count=[-1, 1.5, "x", None], temperature=NOT_BELOW_0, top_q=[1])),
 
+    "greedy": (greedy, dict(step=uniform, state=None, start=[0, 1], stop=2, steps=3),
+               dict(start=START, stop=[-1, 4, 1.5, "x", None], steps=SIZE, width=[2],
+                    step=[lambda ids, state: (None, state), lambda ids, state: (np.zeros(4), state),
+                          lambda ids, state: (np.zeros((3, 4)), state)])),
+    "beam_search": (beam_search, dict(step=uniform, state=ROWS, start=[0, 1], stop=2, steps=3),
+                    dict(start=START, state=["x", 3, [ROWS, 1.0]], stop=[-1, 4, 1.5, "x", None], steps=SIZE, width=SIZE,
+                         alpha=NOT_BELOW_0, beams=[2])),
+    "select": (select, dict(state=ROWS, rows=np.array([1, 0])), dict(state=["x", 3, [1.0], {"h": "x"}, object()])),
+
     # Data
+    "pad": (pad, dict(sequences=[[1, 2], [3]]), dict(sequences=RAGGED, value=[1.5, "x", None])),
+    "mask_of": (mask_of, dict(lengths=np.array([1, 2]), T=2), dict(lengths=[None, "x", [1, 2]], T=[-1, 1.5, "x", None])),
+    "pair_batch": (pair_batch, dict(sources=[[1], [2]], targets=[[1], [2]], start=0, stop=1),
+                   dict(sources=[*RAGGED, [[1]]], targets=[*RAGGED, [[1]]], start=[-1, 1.5, "x", None],
+                        stop=[-1, 1.5, "x", None])),
+    "length_batches": (length_batches, dict(lengths=[3, 1, 2], B=2, rng=np.random.default_rng(0)),
+                       dict(lengths=[None, 3, "x", [1.5], [-1], [[1], [2, 3]], [[[1]]]], B=SIZE, rng=[0, None],
+                            pool=[0, -1, 1.5, "x"], budget=[0, -1, 1.5, "x"])),
+    "padding_share": (padding_share, dict(lengths=[3, 1], batches=[[0, 1]]),
+                      dict(lengths=[None, 3, "x", [1.5], [-1], [[1], [2, 3]]], batches=[*RAGGED, [[2]], [[-1]]])),
     "windows": (windows, dict(ids=range(30), B=2, T=3, rng=np.random.default_rng(0)),
                 dict(ids=[[], [0.5] * 30, "text", None, 3, [[1], [2, 3]], range(6)], B=SIZE, T=SIZE, rng=[0, None],
                      steps=[-1, 1.5, "x"])),

@@ -80,7 +80,7 @@ def loss_of(model, last, **options):
 @pytest.mark.parametrize("cell", ["rnn", "lstm"])
 def test_gradients_by_distance_equal_those_by_a_state_that_is_handed_over(through_time, cell):
     model = RecurrentLM(9, 4, 5, cell=cell, **OPTIONS)
-    [layer], x = model.layers, model.embed(IDS).detach()
+    layer, x = model.recurrence, model.embed(IDS).detach()
     measured = through_time.gradients_by_distance(model, IDS, TARGETS)
     assert measured.shape == (3, T - 1)
     for d in range(1, T):
@@ -88,7 +88,7 @@ def test_gradients_by_distance_equal_those_by_a_state_that_is_handed_over(throug
         state = [mx.tensor(s, requires_grad=True) for s in (state if cell == "lstm" else [state])]
         hs, _ = layer(x[:, T - d:], state if cell == "lstm" else state[0])
         grads = mx.gradients(loss_of(model, hs[:, -1], reduction="sum"))
-        length = np.sqrt(sum((grads[s] ** 2).sum(-1) for s in state))
+        length = np.sqrt(sum((grads[s][0] ** 2).sum(-1) for s in state))
         np.testing.assert_allclose(measured[:, d - 1], length, rtol=1e-10)
 
 

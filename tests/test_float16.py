@@ -13,7 +13,9 @@ from .harness import DEVICES, call, on_host, run
 
 N, HUGE = 2100, 70_000
 one, zero = np.ones, np.zeros
-RNN, LSTM = (zero((2, 2)), zero((2, 2)), zero(2)), (zero((2, 8)), zero((2, 8)), zero(8))     # W, U, b
+RNN = zero((2, 2)), zero((2, 2)), zero(2)                                    # W, U and the biases
+GRU = zero((2, 6)), zero((2, 6)), zero(6), zero(6)
+LSTM = zero((2, 8)), zero((2, 8)), zero(8)
 
 LONG = {
     "add": call(zero((N, 2)), zero(2)),
@@ -46,11 +48,15 @@ LONG = {
     "rms_norm": call(one((N, 2)), one(2)),
     "embedding": call(zero(N, int), zero((2, 2))),
     "attention": call(zero((1, 1, 1, 1)), zero((1, 1, HUGE, 1)), one((1, 1, HUGE, 1))),
+    "additive_attention": call(zero((1, N, 2)), zero((1, 1, 2)), one((1, 1, 2)), zero(2)),
     "rnn_cell": call(zero((N, 2)), zero((N, 2)), *RNN),
+    "gru_cell": call(zero((N, 2)), zero((N, 2)), *GRU),
     "lstm_cell": call(zero((N, 2)), zero((N, 2)), zero((N, 2)), *LSTM),
     "rnn": call(zero((1, N, 2)), zero((1, 2)), *RNN),
+    "gru": call(zero((1, N, 2)), zero((1, 2)), *GRU),
     "lstm": call(zero((1, N, 2)), zero((1, 2)), zero((1, 2)), *LSTM),
     "unroll(rnn_cell)": call(zero((1, N, 2)), zero((1, 2)), *RNN),
+    "unroll(gru_cell)": call(zero((1, N, 2)), zero((1, 2)), *GRU),
     "unroll(lstm_cell)": call(zero((1, N, 2)), zero((1, 2)), zero((1, 2)), *LSTM),
 }
 

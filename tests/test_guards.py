@@ -40,6 +40,8 @@ GUARDS = {
                      "unroll(rnn_cell): missing a required argument: 'b'"),
     "unroll: an option": (lambda x, i: ops.unroll(ops.rnn_cell)(x[:, :0].reshape((2, 0, 3)), x, *square(x), speed=2), TypeError,
                           "unroll(rnn_cell): got an unexpected keyword argument 'speed'"),
+    "unroll: one too many": (lambda x, i: ops.unroll(ops.rnn_cell)(steps(x), x, *square(x), None, x), ValueError,
+                             "unroll(rnn_cell): ", "expected 1", "extra[0] (2, 3) float64"),
     "gather: fewer axes": (lambda x, i: ops.gather(x, i[:, 0]), ValueError, "gather: ids must have the lengths", "got (2,)"),
     "concatenate: nothing": (lambda x, i: ops.concatenate(), ValueError, "concatenate: needs at least one array"),
     "stack: nothing": (lambda x, i: ops.stack(), ValueError, "stack: needs at least one array"),
@@ -72,6 +74,11 @@ def square(x):
     return ops.matmul(x.T, x), ops.matmul(x.T, x), x[0]
 
 
+def steps(x):
+    """Three steps of three inputs, in two sequences."""
+    return ops.stack(x, x, x, axis=1)
+
+
 def heads(x):
     """q, k and v of one head."""
     return [x.reshape((1, 1, 2, 3))] * 3
@@ -82,6 +89,27 @@ def heads(x):
 def test_a_guard_speaks(call, kind, parts, device):
     x, i = leaf(np.ones((2, 3)), device=device), mx.tensor([[0], [1]], device=device)
     refused(kind, lambda: call(x, i), *parts)
+
+
+@every_device
+@pytest.mark.parametrize("op, states, gates, biases", [
+    (ops.rnn, 1, 1, 1), (ops.gru, 1, 3, 2), (ops.lstm, 2, 4, 1), (ops.unroll(ops.gru_cell), 1, 3, 2), (ops.reverse, 0, 0, 0),
+], ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize("lengths, kind, says", [
+    ([0, 4], ValueError, "must be from 0 to T = 3, got 4; count the steps of each sequence"),
+    ([-2, 2], ValueError, "must be from 0 to T = 3, got -2; count the steps of each sequence"),
+    ([-1, 9], ValueError, "must be from 0 to T = 3, got -1"),
+    ([1.0, 2.0], TypeError, "must be integers, but has dtype float64"),
+    ([True, False], TypeError, "must be integers, but has dtype bool"),
+    ([1], ValueError, "must be (B), but has shape (1,): axis 0 is 1 instead of 2 (B = 2 by x)"),
+    ([[1, 2]], ValueError, "must be (B), but has 2 axes, shape (1, 2)"),
+], ids=str)
+def test_wrong_lengths_are_refused(op, states, gates, biases, lengths, kind, says, device):
+    x = leaf(np.ones((2, 3)), device=device)
+    weights = [ops.concatenate(*[part] * gates) for part in square(x)] if gates else []
+    lengths = mx.tensor(np.array(lengths), device=device)
+    arrays = [steps(x), *[x] * states, *weights, *weights[2:] * (biases - 1)]
+    refused(kind, lambda: op(*arrays, lengths), f"{op.name}: lengths {says}")
 
 
 @every_device

@@ -33,11 +33,12 @@ def test_c50_a_chain_of_50_000_ops():
     assert (y.item(), x.grad, sys.getrecursionlimit()) == (50_001, 1, limit)
 
 
-@pytest.mark.parametrize("op, states, gates", [(ops.rnn, 1, 1), (ops.lstm, 2, 4), (ops.unroll(ops.rnn_cell), 1, 1)],
+@pytest.mark.parametrize("op, states, gates", [(ops.rnn, 1, 1), (ops.gru, 1, 3), (ops.lstm, 2, 4),
+                                               (ops.unroll(ops.rnn_cell), 1, 1)],
                          ids=lambda value: getattr(value, "name", None))
 def test_c50_a_sequence_of_20_000_steps(op, states, gates):
     x = leaf(rng.standard_normal((1, 20_000, 1)))
-    weights = [leaf(np.ones((1, gates)) / 2), leaf(np.ones((1, gates)) / 2), leaf(np.zeros(gates))]
+    weights = [leaf(np.ones((1, gates)) / 2), leaf(np.ones((1, gates)) / 2), *[leaf(np.zeros(gates))] * (1 + (gates == 3))]
     op(x, *[mx.tensor(np.zeros((1, 1)))] * states, *weights)[0].sum().backward()
     assert np.isfinite(x.grad).all() and (x.grad != 0).all()
 
@@ -88,7 +89,7 @@ def language_model(kind):
 
 
 IDS = rng.integers(0, 7, (2, 2, 8))
-every_model = pytest.mark.parametrize("kind", ["rnn", "lstm", "transformer"])
+every_model = pytest.mark.parametrize("kind", ["rnn", "gru", "lstm", "transformer"])
 
 
 class Outputs(mx.Observer):
@@ -115,6 +116,16 @@ def test_a_graph_dies_when_it_is_dropped_or_used_up(kind, no_collector):
         loss = model.loss(*IDS)
         loss.backward()
         assert seen.alive() == 1, "the loss alone"
+
+
+def test_two_directions_with_lengths_die_when_they_are_dropped(no_collector):
+    module = mx.nn.LSTM(3, 4, 2, bidirectional=True, dropout=0.1, learned_state=True)
+    with mx.observe(Outputs(module.parameters())) as seen:
+        hs, state = module(mx.tensor(rng.standard_normal((2, 5, 3)), dtype="float32"), lengths=[2, 5])
+        loss = hs.sum() + state[0].sum()
+        assert seen.alive() >= 10
+        del hs, state, loss
+        assert seen.alive() == 0
 
 
 def live():

@@ -17,6 +17,7 @@ rng = np.random.default_rng(0)
 IDS, TARGETS = rng.integers(0, V, (2, B, T))
 MODELS = {
     "rnn": lambda **options: RecurrentLM(V, 4, 5, cell="rnn", **options),
+    "gru": lambda **options: RecurrentLM(V, 4, 5, cell="gru", **options),
     "lstm of two layers": lambda **options: RecurrentLM(V, 4, 5, L=2, **options),
     "pre-norm transformer": lambda **options: TransformerLM(V, D=4, N=2, L=2, T=T, **options),
     "post-norm transformer": lambda **options: TransformerLM(V, D=4, N=1, L=1, T=T, norm="post", **options),
@@ -68,10 +69,11 @@ def test_sequences_of_a_batch_do_not_meet(make):
 @pytest.mark.parametrize("make", [
     lambda: RecurrentLM(80, 64, 128, cell="rnn"),
     lambda: RecurrentLM(80, 64, 64, cell="rnn", activation="relu"),
+    lambda: RecurrentLM(80, 64, 64, cell="gru"),
     lambda: RecurrentLM(80, 64, 64, L=2),
     lambda: TransformerLM(80, 64, 4, 2, 32),
     lambda: TransformerLM(80, 64, 4, 2, 32, norm="post"),
-], ids=range(5))
+], ids=range(6))
 def test_the_first_guess_is_nearly_uniform(make):
     mx.seed(0)
     loss = make().loss(*rng.integers(0, 80, (2, 8, 32))).item()
@@ -106,11 +108,13 @@ def test_c58_a_model_keeps_its_dtype(make, dtype):
 
 @every_model
 def test_dropout_acts_after_every_layer_and_only_in_training(make):
-    model = make(dropout=0.5)
-    layers = 1 + 2 * len(model.blocks) if isinstance(model, TransformerLM) else len(model.layers)
-    seen = []
-    for block in [model, *getattr(model, "blocks", [])]:
-        block.dropout.forward = lambda x: seen.append(x) or x                # in place of the module's own
+    model, seen = make(dropout=0.5), []
+    if isinstance(model, TransformerLM):
+        layers, inside = 1 + 2 * len(model.blocks), model.blocks
+    else:
+        layers, inside = len(model.recurrence.layers), [model.recurrence]
+    for part in (model, *inside):
+        part.dropout.forward = lambda x: seen.append(x) or x                 # in place of the module's own
     model(IDS)
     assert len(seen) == layers
     model = make(dropout=0.5)
@@ -119,10 +123,10 @@ def test_dropout_acts_after_every_layer_and_only_in_training(make):
 
 
 def test_options_reach_the_layers():
-    gain = RecurrentLM(V, 4, 5, cell="rnn", gain=1.8, activation="linear", dtype="float64").layers[0]
+    gain = RecurrentLM(V, 4, 5, cell="rnn", gain=1.8, activation="linear", dtype="float64").recurrence.layers[0]
     np.testing.assert_allclose(gain.U.array @ gain.U.array.T, 1.8**2 * np.eye(5), atol=1e-12)
     assert gain.activation == "linear"
-    assert RecurrentLM(V, 4, 5, forget_bias=2.0).layers[0].b.array[5:10].tolist() == [2] * 5
+    assert RecurrentLM(V, 4, 5, forget_bias=2.0).recurrence.layers[0].b.array[5:10].tolist() == [2] * 5
     assert [block.norm for block in TransformerLM(V, 4, 2, 2, T, norm="post").blocks] == ["post", "post"]
 
 
@@ -131,5 +135,6 @@ def test_a_recurrence_reads_any_length_and_a_transformer_says_its_limit():
     assert MODELS["rnn"]()(np.zeros((1, 50), int)).shape == (1, 50, V)
     refused(ValueError, lambda: MODELS["pre-norm transformer"]()(np.zeros((1, 7), int)),
             "TransformerLM: got 7 symbols, but it has positions for 6", "T = 7")
-    refused(ValueError, lambda: RecurrentLM(V, 4, 5, cell="gru"), "RecurrentLM: cell must be one of", "'gru'")
+    refused(ValueError, lambda: RecurrentLM(V, 4, 5, cell="elman"), "RecurrentLM: cell must be one of rnn, gru, lstm, got")
+    refused(ValueError, lambda: RecurrentLM(V, 4, 5, bidirectional=True), "RecurrentLM: bidirectional=True would read")
     refused(IndexError, lambda: MODELS["rnn"]()(IDS + V), "embedding: ids must be from 0 to 10")

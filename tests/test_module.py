@@ -131,6 +131,8 @@ def test_a_module_prints_as_a_tree_with_its_parameters():
     assert repr(mx.models.RecurrentLM(7, 2, 3, cell="rnn")) == """\
 RecurrentLM 60
   tokens: Embedding 14  table (7, 2)
-  layers.0: RNN 18  W (2, 3), U (3, 3), b (3,)
+  recurrence: RNN 18
+    layers.0: RNNLayer 18  W (2, 3), U (3, 3), b (3,)
+    dropout: Dropout 0
   dropout: Dropout 0
   head: Linear 28  W (3, 7), b (7,)"""

@@ -20,7 +20,10 @@ LAYERS = {
     "RMSNorm": lambda: nn.RMSNorm(3, **F64),
     "RNN": lambda: nn.RNN(3, 2, **F64),
     "linear RNN": lambda: nn.RNN(3, 2, activation="linear", gain=1.3, **F64),
+    "GRU": lambda: nn.GRU(3, 2, **F64),
     "LSTM": lambda: nn.LSTM(3, 2, **F64),
+    "stacked LSTM": lambda: nn.LSTM(3, 2, 2, learned_state=True, **F64),
+    "bidirectional GRU": lambda: nn.GRU(3, 2, 2, bidirectional=True, learned_state=True, **F64),
     "attention": lambda: nn.MultiHeadAttention(3, 3, **F64),
     "causal attention": lambda: nn.MultiHeadAttention(3, 1, causal=True, **F64),
     "pre-norm block": lambda: nn.TransformerBlock(3, 3, causal=True, **F64),
@@ -55,7 +58,7 @@ def test_a_masked_key_has_no_influence(layer):
     assert (x.grad[:, 3] == 0).all()
 
 
-CAUSAL = ["RNN", "linear RNN", "LSTM", "causal attention", "pre-norm block"]
+CAUSAL = ["RNN", "linear RNN", "GRU", "LSTM", "stacked LSTM", "causal attention", "pre-norm block"]
 
 
 @every_layer
@@ -67,13 +70,13 @@ def test_which_layers_are_causal(make, request):
     (y[:, 2] * rng.standard_normal(y.shape[-1])).sum().backward()
     reach = [bool(part) for part in abs(x.grad).sum((0, 2)) > 1e-12]
     name = request.node.callspec.id
-    everywhere = "attention" in name or "block" in name
+    everywhere = any(word in name for word in ("attention", "block", "bidirectional"))
     assert reach == [name in CAUSAL or everywhere] * 2 + [True] + [everywhere and name not in CAUSAL] * 2
 
 
 def test_a_state_carries_a_recurrence_on():
     x = mx.tensor(rng.standard_normal((2, 6, 3)))
-    for layer in (nn.RNN(3, 2, **F64), nn.LSTM(3, 2, **F64)):
+    for layer in (nn.RNN(3, 2, **F64), nn.GRU(3, 2, **F64), nn.LSTM(3, 2, **F64), nn.LSTM(3, 2, 3, **F64)):
         hs, last = layer(x)
         first, state = layer(x[:, :4])
         second, end = layer(x[:, 4:], state)
@@ -84,15 +87,16 @@ def test_a_state_carries_a_recurrence_on():
 
 def test_c31_c32_an_lstm_of_one_unit_by_hand():
     lstm = nn.LSTM(1, 1, **F64)
-    for p, values in ((lstm.W, [[.1, .4, .7, 1.0]]), (lstm.U, [[.2, .5, .8, 1.1]]), (lstm.b, [.3, .6, .9, 1.2])):
+    W, U, b = lstm.parameters()
+    for p, values in ((W, [[.1, .4, .7, 1.0]]), (U, [[.2, .5, .8, 1.1]]), (b, [.3, .6, .9, 1.2])):
         p.assign_(values)                                                    # the gates i, f, g, o
-    x, h, c = leaf([[[.5]]]), leaf([[-.25]]), leaf([[.75]])
+    x, h, c = leaf([[[.5]]]), leaf([[[-.25]]]), leaf([[[.75]]])
     _, (h_next, c_next) = lstm(x, (h, c))
-    h_next.backward([[1]])
+    h_next.backward([[[1]]])
     da = [0.07015485265, 0.06154569604, 0.08197905046, 0.1153416786]
     for ours, theirs in ((c_next.item(), 0.9460691896), (h_next.item(), 0.5949159815), (x.grad.item(), 0.2043607776),
-                         (h.grad.item(), 0.2372629054), (c.grad.item(), 0.2432312968), (lstm.b.grad, da),
-                         (lstm.U.grad[0], np.array(da) * -.25)):
+                         (h.grad.item(), 0.2372629054), (c.grad.item(), 0.2432312968), (b.grad, da),
+                         (U.grad[0], np.array(da) * -.25)):
         np.testing.assert_allclose(ours, theirs, rtol=1e-8)
 
 
@@ -104,15 +108,17 @@ def test_initial_values():
     linear, table = nn.Linear(400, 300, gain=2.0), nn.Embedding(300, 200, std=0.3)
     assert linear.W.array.std() == pytest.approx(2 / 400**0.5, rel=0.01) and abs(linear.W.array.mean()) < 1e-3
     assert table.table.array.std() == pytest.approx(0.3, rel=0.01)
-    norm, rnn, lstm = nn.LayerNorm(3), nn.RNN(5, 40, gain=1.8, **F64), nn.LSTM(5, 40, forget_bias=2.0, **F64)
+    norm, recurrences = nn.LayerNorm(3), (nn.RNN(5, 40, gain=1.8, **F64), nn.GRU(5, 40, learned_state=True, **F64),
+                                          nn.LSTM(5, 40, forget_bias=2.0, **F64))
+    rnn, gru, lstm = (recurrence.layers[0] for recurrence in recurrences)
     assert norm.gamma.array.tolist() == [1, 1, 1]
-    for zero in (linear.b, norm.beta, rnn.b):
+    for zero in (linear.b, norm.beta, rnn.b, gru.b, gru.bU, *recurrences[1].start):
         assert not zero.array.any()
     assert lstm.b.array.reshape(4, 40).tolist() == [[0] * 40, [2] * 40, [0] * 40, [0] * 40]
-    blocks = [rnn.U.array / 1.8, *np.split(lstm.U.array, 4, axis=1)]
+    blocks = [rnn.U.array / 1.8, *np.split(gru.U.array, 3, axis=1), *np.split(lstm.U.array, 4, axis=1)]
     for block in blocks:
         np.testing.assert_allclose(block @ block.T, np.eye(40), atol=1e-12)
-    assert len({block.tobytes() for block in blocks}) == 5, "each block is a rotation of its own"
+    assert len({block.tobytes() for block in blocks}) == 8, "each block is a rotation of its own"
     signs = init.orthogonal(1, 400).array                                    # in one dimension: 1 and -1, equally often
     assert set(signs[0]) == {1, -1} and abs(signs.mean()) < 0.15
 

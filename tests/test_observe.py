@@ -14,7 +14,7 @@ from minitx.models import RecurrentLM, TransformerLM
 from minitx.saved import keeps
 
 from .common import every_device, leaf
-from .harness import on_host
+from .harness import assert_close, on_host
 
 rng = np.random.default_rng(0)
 
@@ -84,9 +84,10 @@ def test_an_observer_sees_everything_in_order_with_the_right_arrays(device):
 
 @pytest.mark.parametrize("make", [
     lambda: RecurrentLM(9, 4, 5, cell="rnn"),
+    lambda: RecurrentLM(9, 4, 5, L=2, cell="gru", dropout=0.3, learned_state=True),
     lambda: RecurrentLM(9, 4, 5, L=2, cell="lstm", dropout=0.3),
     lambda: TransformerLM(9, D=4, N=2, L=2, T=6, dropout=0.3),
-], ids=["rnn", "lstm", "transformer"])
+], ids=["rnn", "gru", "lstm", "transformer"])
 @every_device
 def test_looking_on_changes_no_bit_and_what_was_seen_never_changes(make, device):
     ids = mx.tensor(rng.integers(0, 9, (2, 2, 6)), device=device).array
@@ -155,6 +156,15 @@ def test_attention_shows_its_weights():
     assert own and not seen.of("watch"), "the watch of the caller comes first"
 
 
+def test_additive_attention_shows_its_weights():
+    q, k, v, w = (leaf(rng.standard_normal(shape)) for shape in ((2, 3, 4), (2, 5, 4), (2, 5, 2), (4,)))
+    with mx.observe(Recorder()) as seen:
+        y = ops.additive_attention(q, k, v, w)
+    [(_, [probs])] = seen.of("watch", "additive_attention", "probs", None)
+    np.testing.assert_allclose(probs.sum(-1), 1)
+    np.testing.assert_allclose(probs @ v.array, y.array)
+
+
 @pytest.mark.parametrize("s, first", [(1.1, 13780.61234), (1.0, 1.0), (0.9, 2.6561398888e-5)])
 @pytest.mark.parametrize("op", [ops.rnn, ops.unroll(ops.rnn_cell)], ids=lambda op: op.name)
 def test_c39_the_gradient_of_every_state_of_a_rotation(op, s, first):
@@ -170,16 +180,47 @@ def test_c39_the_gradient_of_every_state_of_a_rotation(op, s, first):
     np.testing.assert_allclose(np.linalg.norm(h0.grad), first, rtol=1e-9)
 
 
-def test_an_lstm_shows_both_of_its_states_at_every_step():
-    arrays = [leaf(rng.standard_normal(shape)) for shape in ((2, 4, 3), (2, 5), (2, 5), (3, 20), (5, 20), (20,))]
+@every_device
+@pytest.mark.parametrize("lengths", [None, [3, 0, 4]], ids=["of one length", "of three lengths"])
+@pytest.mark.parametrize("op, cell, gates, states", [
+    (op, cell, gates, states)
+    for fast, cell, gates, states in [(ops.rnn, ops.rnn_cell, "", "h"), (ops.gru, ops.gru_cell, "rzn", "h"),
+                                      (ops.lstm, ops.lstm_cell, "ifgo", "hc")]
+    for op in (fast, ops.unroll(cell))], ids=lambda value: getattr(value, "name", ""))
+def test_a_recurrence_shows_what_its_cells_show_and_the_gradient_of_every_state(op, cell, gates, states, lengths, device):
+    """Going forward its gates and the states besides h; going back what the tape finds when each sequence is walked alone."""
+    (B, T, D, H), G, rng = (3, 4, 2, 5), max(len(gates), 1), np.random.default_rng(0)
+    shapes = [(B, T, D), *[(B, H)] * len(states), (D, G * H), (H, G * H), *[(G * H,)] * (1 + (cell is ops.gru_cell))]
+    x, *others = (leaf(rng.standard_normal(shape), device=device) for shape in shapes)
+    dhs, *dlast = (leaf(rng.standard_normal(shape), device=device) for shape in [(B, T, H), *[(B, H)] * len(states)])
     with mx.observe(Recorder()) as seen:
-        for op in (ops.lstm, ops.unroll(ops.lstm_cell)):
-            (op(*arrays)[0] * 2).sum().backward()
-    fast, readable = seen.of("watch", "lstm"), seen.of("watch", "unroll(lstm_cell)")
-    assert [call for call, _ in fast] == [(d, t) for t in (3, 2, 1, 0) for d in ("dh", "dc")]
-    for (call, [d]), (same_call, [same_d]) in zip(fast, readable, strict=True):
-        assert call == same_call
-        np.testing.assert_allclose(d, same_d, rtol=1e-12)
+        hs, *last = op(x, *others, *([mx.tensor(lengths, device=device)] if lengths else []))
+        sum((s * ds).sum() for s, ds in zip([hs, *last], [dhs, *dlast], strict=True)).backward()
+    shown = {call: array for call, [array] in seen.of("watch", op.name)}
+    forwards, back = [*gates, *states[1:]], [f"d{s}" for s in states]
+    assert list(shown) == ([(name, t) for t in range(T) for name in forwards]
+                           + [(d, t) for t in reversed(range(T)) for d in back])
+
+    start, weights = others[:len(states)], others[len(states):]
+    for b in range(B):
+        ends, expected, losses = lengths[b] if lengths else T, {}, []
+        state = [s[b:b + 1] for s in start]
+        for t in range(ends):
+            with mx.observe(Recorder()) as seen:
+                state = cell(x[b:b + 1, t], *state, *weights)
+            state = state if isinstance(state, tuple) else (state,)
+            expected |= {(name, t): array for (name,), [array] in ((call[:1], a) for call, a in seen.of("watch", cell.name))}
+            expected |= {(name, t): s.array for name, s in zip(states[1:], state[1:], strict=True)}
+            for name, s in zip(back, state, strict=True):
+                mx.tape.on_gradient(s, functools.partial(expected.__setitem__, (name, t)))
+            losses.append((state[0] * dhs[b:b + 1, t]).sum())
+        if ends:
+            sum([*losses, *((s * ds[b:b + 1]).sum() for s, ds in zip(state, dlast, strict=True))]).backward()
+            assert set(expected) == {(name, t) for name, t in shown if t < ends}
+            for call, array in expected.items():
+                assert_close(on_host([shown[call][b]]), on_host([array[0]]), 1e-12, f"{call} of sequence {b}")
+        for d, t in ((d, t) for d in back for t in range(ends, T)):
+            assert not shown[d, t][b].any(), "in the padding no gradient arrives"
 
 
 # saved

@@ -44,7 +44,7 @@ def texts_of(picture):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_gradients_are_a_heat_map_on_a_logarithmic_scale_and_curves(kind):
-    log = recorded(kind)
+    log, others = recorded(kind), pyplot.get_fignums()
     picture = log.plot.gradients()
     texts, rows = drawn(picture), log.gradients()
     heat, _, curves, _ = picture.axes
@@ -58,7 +58,7 @@ def test_gradients_are_a_heat_map_on_a_logarithmic_scale_and_curves(kind):
         np.testing.assert_array_equal(np.where(sizes > 0, mesh.get_array()[0], np.nan), shown)
         assert line.get_label() == name and texts.count(name) == 2, "on the heat-map, and in the legend"
     assert any("mean over the batch" in text for text in texts) and "time step" in texts
-    assert pyplot.get_fignums() == [], "apart from pyplot"
+    assert pyplot.get_fignums() == others, "apart from pyplot"
 
 
 def test_what_a_logarithmic_scale_cannot_show_is_marked():

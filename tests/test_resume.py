@@ -88,9 +88,9 @@ def test_c64_a_state_that_is_carried_from_batch_to_batch_goes_on_bit_for_bit(tmp
 
     def go_on(model, optimizer, state, start, stop):
         for ids, targets in islice(windows(tiny.IDS, tiny.B, tiny.T, np.random.default_rng(0)), start, stop):
-            hs, state = model.layers[0](model.tokens(ids), state)
+            logits, state = model.step(ids, state)
             state = [s.detach() for s in state]
-            loss = mx.ops.cross_entropy(model.head(model.dropout(hs)), targets)
+            loss = mx.ops.cross_entropy(logits, targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

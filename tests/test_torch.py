@@ -125,10 +125,11 @@ def test_causal_attention_aligns_to_the_end(Tq, Tk):
           *attention_arguments(Tq, Tk), causal=True)
 
 
-def recurrence(module, x, state, W, U, b, **options):
-    """All states and the last of `torch.nn.RNN` or `LSTM` with our weights; the second of its two biases is zero."""
+def recurrence(module, x, state, W, U, b, bU=None, **options):
+    """All states and the last of `torch.nn.RNN`, `GRU` or `LSTM` with our weights; without bU its second bias is zero."""
     layer = module(x.shape[2], U.shape[0], batch_first=True, **options)
-    weights = {"weight_ih_l0": W.t(), "weight_hh_l0": U.t(), "bias_ih_l0": b, "bias_hh_l0": torch.zeros_like(b)}
+    bU = torch.zeros_like(b) if bU is None else bU
+    weights = {"weight_ih_l0": W.t(), "weight_hh_l0": U.t(), "bias_ih_l0": b, "bias_hh_l0": bU}
     return functional_call(layer, weights, (x, state))
 
 
@@ -141,6 +142,15 @@ def test_rnn(activation, T):
 
     agree(mx.ops.rnn, theirs, normal(3, T, 4), normal(3, 5), normal(4, 5), normal(5, 5) / 2, normal(5),
           activation=activation)
+
+
+@pytest.mark.parametrize("T", [1, 9])
+def test_gru(T):
+    def theirs(x, h, W, U, b, bU):
+        hs, h = recurrence(nn.GRU, x, h[None], W, U, b, bU)
+        return hs, h[0]
+
+    agree(mx.ops.gru, theirs, normal(3, T, 4), normal(3, 5), normal(4, 15), normal(5, 15) / 2, normal(15), normal(15, seed=1))
 
 
 @pytest.mark.parametrize("T", [1, 9])
@@ -187,8 +197,8 @@ def recurrent_twin(module):
     def logits(p, ids):
         x, zero = F.embedding(ids, p["tokens.table"]), torch.zeros(1, len(ids), H, dtype=torch.float64)
         for i in range(L):
-            W, U, b = (p[f"layers.{i}.{name}"] for name in "WUb")
-            x, _ = recurrence(module, x, (zero, zero) if module is nn.LSTM else zero, W, U, b)
+            weights = [p[f"recurrence.layers.{i}.{name}"] for name in ("W", "U", "b", "bU")[:3 + (module is nn.GRU)]]
+            x, _ = recurrence(module, x, (zero, zero) if module is nn.LSTM else zero, *weights)
         return F.linear(x, p["head.W"].t(), p["head.b"])
     return logits
 
@@ -218,7 +228,7 @@ def transformer_twin(norm):
 def pair(kind):
     """A model of ours, its twin, and the twin's parameters. No value is as it starts, so that no 0 or 1 hides a mistake."""
     options = {"rng": np.random.default_rng(0), "dtype": "float64"}
-    if kind in ("rnn", "lstm"):
+    if kind in ("rnn", "gru", "lstm"):
         model, twin = mx.models.RecurrentLM(V, D, H, L, cell=kind, **options), recurrent_twin(getattr(nn, kind.upper()))
     else:
         model, twin = mx.models.TransformerLM(V, D, N, L, T, norm=kind, **options), transformer_twin(kind)
@@ -237,7 +247,7 @@ def surprise(logits, targets):
     return F.cross_entropy(logits.flatten(0, 1), torch.tensor(targets).flatten())
 
 
-@pytest.mark.parametrize("kind", ["rnn", "lstm", "pre", "post"])
+@pytest.mark.parametrize("kind", ["rnn", "gru", "lstm", "pre", "post"])
 def test_logits_and_all_gradients_of_a_model(kind, record_property):
     model, twin, p = pair(kind)
     ids, targets = batch(0)
@@ -267,7 +277,7 @@ def trained(twin, p):
         schedule.step()
 
 
-@pytest.mark.parametrize("kind", ["rnn", "lstm", "pre", "post"])
+@pytest.mark.parametrize("kind", ["rnn", "gru", "lstm", "pre", "post"])
 def test_fifty_training_steps_with_clipping_and_schedule(kind, record_property):
     model, twin, p = pair(kind)
     history = train(model, map(batch, range(STEPS)), mx.optim.AdamW(model.parameters(), weight_decay=0.1), steps=STEPS,

@@ -31,11 +31,20 @@ class Unit(NamedTuple):
     def file(self) -> str:
         return self.functions[0].__code__.co_filename
 
+    def code(self) -> types.CodeType:
+        """The tree, compiled. A function keeps its cells, so names from around it, which a mutant may lose, end it."""
+        body, around = self.tree.body, self.functions[0].__code__.co_freevars
+        if around:
+            self.tree.body = body + ast.parse(f"if 0: {', '.join(around)}").body
+        code = codes(self.module, self.file)[self.index]
+        self.tree.body = body
+        return code
+
     @contextlib.contextmanager
     def swapped(self) -> Iterator[None]:
         """Inside the block, the live functions do what the tree says now."""
         before = [(f, f.__code__, f.__defaults__, f.__kwdefaults__) for f in self.functions]
-        code, args = codes(self.module, self.file)[self.index], self.tree.args
+        code, args = self.code(), self.tree.args
         defaults = tuple(map(ast.literal_eval, args.defaults)) or None
         by_name = {arg.arg: ast.literal_eval(d) for arg, d in zip(args.kwonlyargs, args.kw_defaults) if d} or None
         try:

@@ -101,7 +101,7 @@ def torch_step(sizes: dict[str, int]) -> Step:
         lstm = nn.LSTM(sizes["D"], sizes["H"], sizes["L"])
         for i in range(sizes["L"]):
             for ours, theirs in {"W": "weight_ih", "U": "weight_hh", "b": "bias_ih"}.items():
-                getattr(lstm, f"{theirs}_l{i}").data.copy_(p.pop(f"layers.{i}.{ours}").data)
+                getattr(lstm, f"{theirs}_l{i}").data.copy_(p.pop(f"recurrence.layers.{i}.{ours}").data)
             getattr(lstm, f"bias_hh_l{i}").requires_grad_(False).zero_()                       # one bias is enough
         parameters = [*p.values(), *(w for w in lstm.parameters() if w.requires_grad)]
         logits, optimizer = recurrent, torch.optim.Adam(parameters, LR)

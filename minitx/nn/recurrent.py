@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend, init, ops
-from ..options import number, whole
+from ..options import kind, number, whole
 from ..tensor import Tensor, zeros
 from .layers import Dropout
 from .module import Module, check_sequences
@@ -147,12 +147,17 @@ class Recurrence(Module):
     def load_torch(self, state: Mapping[str, Any]) -> None:
         """Take the weights of a `torch.nn` module, arrays by name; nothing is written unless all names and shapes fit."""
         own = {path: p.numpy() for path, p in self.named_parameters() if path.startswith("start")}
-        names = {name for s in range(len(self.layers)) for name in self.torch_names(s)}
-        if names != set(state):
-            missing, unknown = sorted(names - set(state)), sorted(set(state) - names)
+        kind(type(self).__name__, Mapping, "give state_dict() of a torch.nn module", state=state)
+        shapes = {name: array.shape for name, array in self.to_torch().items()}
+        if shapes.keys() != state.keys():
+            missing, unknown = sorted(shapes.keys() - state.keys()), sorted(state.keys() - shapes.keys())
             raise ValueError(f"{type(self).__name__}: the names differ; missing: {', '.join(missing) or 'none'}; "
                              f"unknown: {', '.join(unknown) or 'none'}; build it with the same layers and directions, and give "
                              f"both biases (zeros, if it had none)")
+        for name, shape in shapes.items():
+            if np.shape(state[name]) != shape:
+                raise ValueError(f"{type(self).__name__}: {name} has shape {tuple(np.shape(state[name]))}; expected {shape}; "
+                                 f"build it with the same D and H")
         for s, layer in enumerate(self.layers):
             W, U, b, second = (np.asarray(state[name]) for name in self.torch_names(s))
             own |= {f"layers.{s}.W": W.T, f"layers.{s}.U": U.T}
@@ -162,7 +167,7 @@ class Recurrence(Module):
     def torch_names(self, s: int) -> list[str]:
         """The names of the four arrays of recurrence s."""
         end = f"_l{s // self.directions}{'_reverse' * (s % self.directions)}"
-        return [f"{kind}{end}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        return [f"{part}{end}" for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
 
 
 class RNN(Recurrence):

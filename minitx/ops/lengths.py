@@ -56,8 +56,8 @@ def reverse(x, lengths=None):
         return x[:, ::-1], lambda dy: (dy[:, ::-1], None)
     xp, (B, T, _) = array_module(x), x.shape
     live = live_steps("reverse", lengths, T).swapaxes(0, 1)                                  # (B, T, 1)
-    steps = xp.arange(T) + 0 * lengths[:, None]                                              # (B, T)
-    rows, places = xp.arange(B)[:, None], xp.where(live[:, :, 0], lengths[:, None] - 1 - steps, steps)
+    rows, steps = xp.arange(B)[:, None], xp.arange(T)
+    places = xp.where(live[:, :, 0], lengths.astype("int64")[:, None] - 1 - steps, steps)    # (B, T)
 
     def backward(dy):
         return xp.where(live, dy[rows, places], 0), None

@@ -46,7 +46,7 @@ def unroll(cell):
         f"{', '.join(map(str, states))}")
     @rename(f"unroll({cell.name})", cell)
     def sequence(x, *rest, watch=None, **static):
-        rest, lengths = rest[:len(rest_lines)], (*rest[len(rest_lines):], None)[0]
+        rest, [lengths] = rest[:len(rest_lines)], rest[len(rest_lines):] or [None]
         inspect.signature(cell.vjp).bind(x, *rest, **static)                 # also where T is 0 and the cell is never asked
         xp, (B, T, _) = array_module(x), x.shape
         live = live_steps(f"unroll({cell.name})", lengths, T)                                # (T, B, 1)
