@@ -1,5 +1,5 @@
-"""One BLAS thread for each process, since there is one for each core. And at the end of a run, a line each: how much the gradient-check contract has checked, how many bad calls were tried, and why
-tests were skipped.
+"""One BLAS thread for each process, since there is one process for each core. At the end of a run, a line each: how much the
+gradient-check contract has checked, how many bad calls were tried, and why tests were skipped.
 
 The numbers come with the reports of the tests (`record_property`), so they also arrive from the workers of pytest-xdist.
 """
@@ -7,7 +7,7 @@ The numbers come with the reports of the tests (`record_property`), so they also
 import os
 from collections import Counter
 
-os.environ.update(dict.fromkeys(["OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"], "1"))      # before NumPy is loaded
+os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")       # before NumPy is loaded
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -17,8 +17,8 @@ CUPY = frozenset(json.loads((ROOT / "tests" / "cupy_names.json").read_text()))
 UFUNC_METHODS = {"at", "reduce", "accumulate", "reduceat", "outer"}
 
 # A file imports from its own floor and those below. The last two look on, or hold the house together.
-FLOORS = ["options memory backend", "contract saved tape tensor observer op", "ops", "init nn", "optim data models carried seq2seq",
-          "history progress training generation decoding checkpoint runs",
+FLOORS = ["options memory backend", "contract saved tape tensor observer op", "ops", "init nn",
+          "optim data models carried seq2seq", "history progress training generation decoding checkpoint runs",
           "gradcheck profiling recorded log recording graph fonts plots terminal theory", "__init__"]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
 

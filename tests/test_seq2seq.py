@@ -114,7 +114,7 @@ def test_the_loss_and_all_gradients_equal_those_of_pytorch(attention, record_pro
     loss.backward()
     differences = {name: np.abs(t.grad - p[name].grad.numpy()).max() for name, t in model.named_parameters()}
     differences["loss"] = abs(loss.item() - expected.item())
-    record_property("largest difference", max(differences.values()))
+    record_property("largest difference", float(max(differences.values())))
     assert {name: d for name, d in differences.items() if not d < 1e-12} == {}
 
 

@@ -90,7 +90,7 @@ def test_outputs_last_states_and_all_gradients(kind, L, directions, lengths, giv
     assert grads.keys() == their_grads.keys()
     pairs = [*zip(values + dinputs, their_values + their_dinputs, strict=True), *((grads[n], their_grads[n]) for n in grads)]
     worst = max(abs(a - b).max() / abs(b).max() for a, b in pairs)
-    record_property("largest relative difference", worst)
+    record_property("largest relative difference", float(worst))
     assert all(a.shape == b.shape for a, b in pairs) and worst < 1e-12
 
 
