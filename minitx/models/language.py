@@ -1,10 +1,10 @@
-"""Two language models of one interface: a recurrent one and a Transformer.
+"""Language models: what they have in common, and the recurrent one.
 
 `model(ids)` takes ids (B, T) and returns logits (B, T, V): at each position, scores for the symbol that comes next, computed
 from the symbols up to there. Each is embed → body → head, and the three can be called apart: `gradients_through_time.py`
 does, to look at the gradient between them.
 
-Read next: `optim.py`.
+Read next: `transformer.py`, the other one.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import init, nn, ops
-from .options import whole
-from .tensor import Tensor
+from .. import nn, ops
+from ..options import whole
+from ..tensor import Tensor
 
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 HEAD_GAIN = 0.1     # a head that starts small makes the first guess nearly uniform: a first loss of about ln V
@@ -34,7 +34,7 @@ class LanguageModel(Model):
     context: int | None                 # the longest input that the model can take; None: any
     embed: Callable[[Any], Tensor]      # ids (B, T) -> what enters the body, (B, T, D)
     body: Callable[[Tensor], Tensor]    # (B, T, D) -> (B, T, H): all that moves information between positions
-    head: nn.Linear                     # (B, T, H) -> logits (B, T, V)
+    head: nn.Module                     # (B, T, H) -> logits (B, T, V)
 
     def forward(self, ids: Any) -> Tensor:
         return self.head(self.body(self.embed(self.checked(ids))))
@@ -85,34 +85,3 @@ class RecurrentLM(LanguageModel):
         """
         hs, state = self.recurrence(self.embed(self.checked(ids)), state)
         return self.head(self.dropout(hs)), state
-
-
-class TransformerLM(LanguageModel):
-    """Embedding plus learned positions, `L` causal blocks of width `D` with `N` heads, final norm, linear head.
-
-    `norm` is "pre" or "post". It sees at most `T` symbols, `context`.
-    """
-
-    def __init__(self, V: int, D: int, N: int, L: int, T: int, *, norm: str = "pre", dropout: float = 0.0, rng: Any = None,
-                 dtype: str = "float32") -> None:
-        whole("TransformerLM", V=V, D=D, N=N, L=L, T=T)
-        self.tokens = nn.Embedding(V, D, std=0.1, rng=rng, dtype=dtype)
-        self.positions = init.normal(T, D, std=0.1, rng=rng, dtype=dtype)                    # (T, D)
-        self.blocks = [nn.TransformerBlock(D, N, norm=norm, causal=True, dropout=dropout, rng=rng, dtype=dtype)
-                       for _ in range(L)]
-        self.final_norm = nn.LayerNorm(D, dtype=dtype)
-        self.head = nn.Linear(D, V, gain=HEAD_GAIN, rng=rng, dtype=dtype)
-        self.dropout = nn.Dropout(dropout, rng=rng)
-        self.context: int = T
-
-    def embed(self, ids: Any) -> Tensor:
-        T = ids.shape[1]
-        if T > self.context:
-            raise ValueError(f"TransformerLM: got {T} symbols, but it has positions for {self.context}; "
-                             f"cut the input or build the model with T = {T}")
-        return self.dropout(self.tokens(ids) + self.positions[:T])
-
-    def body(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return self.final_norm(x)

@@ -1,0 +1,127 @@
+"""The Transformer that writes: blocks of causal attention, from symbols so far to the next one.
+
+One class has the members of the family: learned, sinusoid, rotary positions or ALiBi; layer or RMS norm, before or after; GELU,
+ReLU or SwiGLU; heads that share keys; an output tied to the input. GPT-2 and Llama are two choices of its options.
+
+Read next: `encoder.py`, which reads in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .. import backend, init, nn, ops
+from ..backend import Array
+from ..nn.cache import Cache
+from ..ops.positions import distance_bias, sinusoid
+from ..options import whole
+from ..tensor import Tensor
+from .language import HEAD_GAIN, LanguageModel
+
+POSITIONS = ("learned", "sinusoid", "rotary", "alibi", "none")
+
+
+class Embedded(nn.Module):
+    """Symbols as vectors that know their place: ids (B, T) -> (B, T, D).
+
+    "learned" and "sinusoid" positions are added here; "rotary" and "alibi" enter in attention, and "none" nowhere. With
+    sinusoids, of size 1, symbols start with size 1 as well, otherwise with 0.1.
+    """
+
+    def __init__(self, V: int, D: int, T: int | None, positions: str, *, rng: Any = None, dtype: str = "float32") -> None:
+        if positions not in POSITIONS:
+            raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, got {positions!r}")
+        self.tokens = nn.Embedding(V, D, std=1.0 if positions == "sinusoid" else 0.1, rng=rng, dtype=dtype)
+        self.kind, self.D = positions, D
+        if positions == "learned":
+            if T is None:
+                raise ValueError("learned positions need a longest length; give T, or positions of another kind")
+            self.positions = init.normal(T, D, std=0.1, rng=rng, dtype=dtype)                # (T, D)
+
+    def forward(self, ids: Any, positions: Array | None = None) -> Tensor:
+        """`positions` (T) or (B, T) are 0 … T - 1 unless given."""
+        x = self.tokens(ids)
+        if self.kind == "learned":
+            if positions is None:
+                return x + self.positions[:x.shape[1]]
+            return x + ops.embedding(positions, self.positions)
+        if self.kind == "sinusoid":
+            positions = backend.device(x.device).xp.arange(x.shape[1]) if positions is None else positions
+            return x + sinusoid(positions, self.D).astype(x.dtype)
+        return x
+
+
+class TransformerLM(LanguageModel):
+    """Embedding, `L` causal blocks of width `D` with `N` heads, final norm, head.
+
+    Args:
+        T: the longest input, `context`; with positions that are not learned None means any.
+        positions: "learned", "sinusoid", "rotary", "alibi" or "none"; `rotary` are options of `ops.rotary`.
+        norm, normaliser, eps, feed, F, M, use_bias, dropout: those of `nn.TransformerBlock`.
+        tied: the head is the embedding again, transposed.
+    """
+
+    def __init__(self, V: int, D: int, N: int, L: int, T: int | None, *, F: int | None = None, positions: str = "learned",
+                 rotary: Mapping[str, Any] | None = None, norm: str = "pre", normaliser: str = "layer", eps: float = 1e-5,
+                 feed: str = "gelu", M: int | None = None, use_bias: bool = True, tied: bool = False, dropout: float = 0.0,
+                 rng: Any = None, dtype: str = "float32") -> None:
+        whole("TransformerLM", V=V, D=D, N=N, L=L, **({} if T is None else {"T": T}))
+        turned = dict(rotary or {}) if positions == "rotary" else None
+        self.embedded = Embedded(V, D, T, positions, rng=rng, dtype=dtype)
+        self.blocks = [nn.TransformerBlock(D, N, F, norm=norm, normaliser=normaliser, eps=eps, feed=feed, causal=True, M=M,
+                                           rotary=turned, use_bias=use_bias, dropout=dropout, rng=rng, dtype=dtype)
+                       for _ in range(L)]
+        self.final_norm = nn.transformer.NORMS[normaliser](D, eps=eps, dtype=dtype)
+        self.head = (Tied(self.embedded.tokens) if tied else
+                     nn.Linear(D, V, bias=use_bias, gain=HEAD_GAIN, rng=rng, dtype=dtype))
+        self.dropout = nn.Dropout(dropout, rng=rng)
+        self.N, self.alibi, self.context = N, positions == "alibi", T
+
+    def embed(self, ids: Any, positions: Array | None = None) -> Tensor:
+        T = ids.shape[1]
+        if self.context is not None and T > self.context:
+            raise ValueError(f"TransformerLM: got {T} symbols, but it has positions for {self.context}; "
+                             f"cut the input or build the model with T = {T}")
+        return self.dropout(self.embedded(ids, positions))
+
+    def body(self, x: Tensor, positions: Array | None = None, cache: Cache | None = None) -> Tensor:
+        T, seen = x.shape[1], cache.length if cache else 0
+        mask = cache.mask(T) if cache else None
+        bias = None
+        if self.alibi:
+            places = backend.device(x.device).xp.arange(seen + T)
+            bias = distance_bias(self.N, places[seen:], places).astype(x.dtype)                        # (N, T, Tk)
+        for block in self.blocks:
+            x = block(x, mask, bias=bias, positions=positions, cache=cache)
+        return self.final_norm(x)
+
+    def step(self, ids: Any, state: Cache | None = None) -> tuple[Tensor, Cache]:
+        """Read on: the logits (B, T, V) of ids (B, T) that come after what is in the cache, and the cache with them in it.
+
+        Without a cache, from the beginning, with a new one of `context` positions (one of your own can have another length, or
+        rows that begin with padding). A text read in pieces gives the logits that it gives in one.
+        """
+        if state is None:
+            if self.context is None:
+                raise ValueError("TransformerLM: a model for texts of any length needs to be told how long this one may get; "
+                                 "give step(ids, Cache(T))")
+            state = Cache(self.context)
+        T = self.checked(ids).shape[1]
+        positions = state.positions(T, self.blocks[0].attention.out.W.device)
+        logits = self.head(self.body(self.embed(ids, positions), positions, state))
+        state.advance(T)
+        return logits, state
+
+
+class Tied(nn.Module):
+    """The scores of all symbols by their embeddings: x (..., D) -> x tableᵀ (..., V). It has no parameters of its own.
+
+    Source  Press & Wolf 2016, arXiv 1608.05859
+    """
+
+    def __init__(self, tokens: nn.Embedding) -> None:
+        self.tokens = tokens
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.matmul(x, self.tokens.table.T)
