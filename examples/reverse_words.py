@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import minitx as mx
-from minitx.backend import to_device, to_host
+from minitx.backend import to_device
 from minitx.data import Vocabulary, length_batches, load_corpus, pad, padding_share, pair_batch
 from minitx.decoding import beam_search, greedy
 from minitx.models import CELLS
@@ -115,23 +115,13 @@ def write(model: Seq2Seq, words: Sequence[str]) -> dict[str, list[str]]:
     return {how: [LETTERS.decode(h.ids) for h in found] for how, found in (("greedy", first), ("beam", best))}
 
 
-class Weights(mx.Observer):
-    """Keeps the weights of every attention that it sees."""
-
-    def __init__(self) -> None:
-        self.probs: list[np.ndarray] = []
-
-    def watch(self, op: str) -> Any:
-        return lambda name, array, step: self.probs.append(to_host(array)) if name == "probs" else None
-
-
 def alignments(model: Seq2Seq, words: Sequence[str]) -> list[np.ndarray]:
     """For each word of n letters (n, n): where the model looks before it writes each letter of the word backwards."""
     sources = [LETTERS.encode(word) for word in words]
     source, lengths, inputs, _ = on_device(model, *pair_batch(sources, [s[::-1] for s in sources], start=START, stop=STOP))
-    with mx.observe(Weights()) as seen, mx.no_grad():
+    with mx.record(model) as log, mx.no_grad():
         model(source, lengths, inputs)
-    probs = np.concatenate([p.reshape(len(words), -1, source.shape[1]) for p in seen.probs], 1)      # (B, T, S)
+    probs = log["decoder"]["probs"].reshape(len(words), -1, source.shape[1])                         # (B, T, S)
     return [p[:len(word), :len(word)] for p, word in zip(probs, words)]
 
 
@@ -213,7 +203,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="out", help="folder for results (default: out)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.steps < 1:
+        parser.error(f"--steps: {args.steps}; expected at least 1")
+    return args
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -70,6 +71,10 @@ def main() -> None:
     print(f"{args.model}: {model.count_parameters():,} parameters on {args.device}, "
           f"{steps} steps of {args.batch} × {T} characters, learning rate {lr:g}")
 
+    try:
+        batches, measured = batches_of(ids, heldout, args)
+    except ValueError as error:
+        sys.exit(f"the text is too short: {error}")
     optimizer = AdamW(model.parameters(), lr)
     schedule = warmup_cosine(lr, total=steps, warmup=min(100, steps // 10), floor=lr / 20)
     config = {"model": args.model, "text": sha256((train_text + heldout_text).encode()).hexdigest()[:12], "steps": steps,
@@ -81,7 +86,6 @@ def main() -> None:
     except (OSError, ValueError) as error:
         sys.exit(str(error))
     used = len(history.loss) * args.accumulate
-    batches = streams(ids, args.batch, T) if args.carry else windows(ids, args.batch, T, np.random.default_rng(args.seed))
     try:
         with keeper:
             train(trained, islice(batches, used, None), optimizer, steps=steps, schedule=schedule, clip=args.clip or None,
@@ -92,10 +96,7 @@ def main() -> None:
     if keeper.stopped:
         print(f"\n{len(history.loss)} of {steps} steps are in {keeper.checkpoint}; to go on:\n{resume_command()}", flush=True)
         sys.exit(130)
-    if args.carry:      # 64 readers, each from a blank memory on
-        bits = evaluate(Carried(model), streams(heldout, 64, T, steps=len(heldout) // (64 * T)))
-    else:
-        bits = evaluate(model, sequential(heldout, 64, T))
+    bits = evaluate(Carried(model) if args.carry else model, measured)
 
     print(f"\nheld-out text  {bits:.3f} bits per character   (training text {history.smooth_bits(100):.3f})")
     print(f"to beat        {bigram:.2f} with a table of pairs, {unigram:.2f} with single frequencies")
@@ -120,6 +121,14 @@ def texts(args: argparse.Namespace) -> tuple[str, tuple[str, str]]:
         return Path(args.text).name, (text[:cut], text[cut:])
     corpus = load_corpus(args.language)
     return corpus.name, (corpus.train, corpus.heldout)
+
+
+def batches_of(ids: np.ndarray, heldout: np.ndarray, args: argparse.Namespace) -> tuple[Iterator[tuple], Iterator[tuple]]:
+    """What to train on, without end, and what to measure on; ValueError if a text is too short."""
+    if not args.carry:
+        return windows(ids, args.batch, T, np.random.default_rng(args.seed)), sequential(heldout, 64, T)
+    readers = min(64, max(1, (len(heldout) - 1) // T))          # each from a blank memory on
+    return streams(ids, args.batch, T), streams(heldout, readers, T, steps=max(1, len(heldout) // (readers * T)))
 
 
 def sample(model: LanguageModel, vocabulary: Vocabulary, prompt: np.ndarray, count: int, seed: int) -> str:
@@ -203,6 +212,8 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.carry and args.model == "transformer":
         parser.error("--carry: a Transformer has no state to carry; choose --model rnn, gru or lstm")
+    if args.steps is not None and args.steps < 1:
+        parser.error(f"--steps: {args.steps}; expected at least 1")
     return args
 
 

@@ -37,7 +37,12 @@ class Carried(LanguageModel):
     state: tuple[Array, ...] | None     # h, or h and c, (S, B, H) each; None: from the start
 
     def forward(self, ids: Any) -> Tensor:
-        state = None if self.state is None else [Tensor(array) for array in self.state]
+        B, state, like = len(self.checked(ids)), None, self.parameters()[0]
+        if self.state is not None:
+            if self.state[0].shape[1] != B:
+                raise ValueError(f"Carried: ids has {B} rows, and the state that is carried has {self.state[0].shape[1]}; give "
+                                 f"batches with the same rows, as data.streams does, or forget() the state")
+            state = [Tensor(to_device(a, like.device).astype(like.dtype, copy=False)) for a in self.state]
         logits, state = self.model.step(ids, state)
         arrays = tuple(s.array for s in (state if isinstance(state, tuple) else (state,)))
         finite = all(bool(array_module(a).isfinite(a).all()) for a in arrays)
@@ -53,6 +58,12 @@ class Carried(LanguageModel):
         return {f"state.{k}": to_host(a).copy() for k, a in enumerate(self.state or ())}
 
     def restore(self, extra: Mapping[str, Array]) -> None:
-        """Go on from the state of a checkpoint."""
-        device = self.parameters()[0].device
-        self.state = tuple(to_device(extra[name], device) for name in sorted(extra)) or None
+        """Go on from the state of a checkpoint, or from the first state if it has none."""
+        recurrence = self.model.recurrence
+        names = [f"state.{k}" for k in range(len(recurrence.layer.states))]
+        S, H = len(recurrence.layers), recurrence.layers[0].U.shape[0]
+        if extra and (sorted(extra) != names or any(a.ndim != 3 or a.shape[::2] != (S, H) for a in extra.values())):
+            given = ", ".join(f"{name} {array.shape}" for name, array in extra.items())
+            raise ValueError(f"Carried: the checkpoint has {given}; expected {', '.join(names)} of shape ({S}, B, {H}); "
+                             f"build the model as it was when saved")
+        self.state = tuple(extra[name] for name in names) if extra else None

@@ -5,8 +5,9 @@
 
 Both know a model only as a function `step(ids, state) -> (scores, state)`. It reads one more symbol in each of R rows, ids
 int64 (R) on the host, and returns what it thinks of the next one, scores (R, V), logits or log-probabilities. The state is
-what it remembers: a Tensor or an array with the rows as first axis, or tuples, lists and dicts of them. That may be the h of
-a recurrence as well as the keys and values of a Transformer. Rows that have ended are asked on, and nobody looks at them.
+what it remembers: a Tensor or an array with the rows as first axis, tuples, lists and dicts of them, or whatever has a method
+`select(rows)`. That may be the h of a recurrence as well as the cache of a Transformer. Rows that have ended are asked on, and
+nobody looks at them.
 
 Read next: `examples/reverse_words.py`.
 """
@@ -65,7 +66,7 @@ def greedy(step: Step, state: Any, start: Any, *, stop: int, steps: int) -> list
         stop: the symbol that ends a sequence.
         steps: how many symbols are predicted at most, the stop symbol included; a row that has not ended by then is cut.
     """
-    last = checked("greedy", start, stop=stop, steps=steps)
+    last = checked("greedy", step, start, stop=stop, steps=steps)
     ids: list[list[int]] = [[] for _ in last]
     log_p, live = np.zeros(len(last)), np.ones(len(last), bool)
     for _ in range(steps):
@@ -98,7 +99,7 @@ def beam_search(step: Step, state: Any, start: Any, *, stop: int, steps: int, wi
 
     Args: as for `greedy`, and
         width: 1 follows the greedy path; with as many as there are sequences, nothing is missed.
-        alpha: at least 0; the larger, the longer the sequences that win.
+        alpha: from 0 to 10; the larger, the longer the sequences that win.
 
     `step` is asked for B · width rows: row r is a beginning of `start[r // width]`.
 
@@ -110,14 +111,15 @@ def beam_search(step: Step, state: Any, start: Any, *, stop: int, steps: int, wi
     Source  Graves 2012, arXiv 1211.3711; Sutskever, Vinyals & Le 2014, arXiv 1409.3215; the score: Wu et al. 2016,
             arXiv 1609.08144
     """
-    first = checked("beam_search", start, stop=stop, steps=steps)
+    first = checked("beam_search", step, start, stop=stop, steps=steps)
     whole("beam_search", width=width)
-    number("beam_search", 0, alpha=alpha)
+    number("beam_search", 0, 10, alpha=alpha)
     beams = [Beam(stop, steps, width, alpha) for _ in first]
-    rows = np.repeat(np.arange(len(first)), width)                          # whose state each row goes on with
+    rows, count = np.repeat(np.arange(len(first)), width), len(first)       # whose state each row goes on with, of how many
     last = first[rows]
     for _ in range(steps):
-        table, state = ask(step, last, select(state, rows), stop)
+        table, state = ask(step, last, select(state, rows, count), stop)
+        count = len(rows)
         for b, beam in enumerate(beams):
             mine = slice(b * width, (b + 1) * width)
             parents, last[mine] = beam.extend(table[mine])
@@ -176,13 +178,18 @@ def largest(x: np.ndarray, k: int) -> np.ndarray:
     return places[np.argsort(-x[places], kind="stable")[:k]]
 
 
-def select(state: Any, rows: np.ndarray) -> Any:
-    """The state of these rows (R'), in this order: one may come twice, or not at all."""
+def select(state: Any, rows: np.ndarray, count: int | None = None) -> Any:
+    """The state of these rows (R'), in this order: one may come twice, or not at all. `count` is how many rows it must have."""
+    if hasattr(state, "select"):
+        return state.select(rows)
     if isinstance(state, dict):
-        return {name: select(part, rows) for name, part in state.items()}
+        return {name: select(part, rows, count) for name, part in state.items()}
     if isinstance(state, tuple | list):
-        parts = [select(part, rows) for part in state]
+        parts = [select(part, rows, count) for part in state]
         return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)      # a NamedTuple, or not
+    if count is not None and getattr(state, "shape", (count,))[:1] != (count,):
+        raise ValueError(f"select: a state has shape {state.shape}; expected {count} rows as first axis; turn it, so that "
+                         f"state[r] is that of row r")
     if isinstance(state, Tensor):
         return take(state, to_device(rows, state.device))
     if is_array(state):
@@ -196,7 +203,11 @@ def select(state: Any, rows: np.ndarray) -> Any:
 def ask(step: Step, last: np.ndarray, state: Any, stop: int) -> tuple[np.ndarray, Any]:
     """One step: log-probabilities (R, V) in float64 on the host, and the state after it."""
     with expecting_overflow():                                              # what is not finite is found where it matters
-        scores, state = step(last.copy(), state)
+        found: Any = step(last.copy(), state)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            given = f"{len(found)} values" if isinstance(found, tuple | list) else f"a {type(found).__name__}"
+            raise TypeError(f"step: it returned {given}; expected a pair, (scores, state)")
+        scores, state = found
         scores = scores.array if isinstance(scores, Tensor) else scores
         if not is_array(scores) or scores.ndim != 2 or len(scores) != len(last) or scores.shape[1] <= stop:
             given = f"of shape {scores.shape}" if is_array(scores) else f"a {type(scores).__name__}"
@@ -205,8 +216,10 @@ def ask(step: Step, last: np.ndarray, state: Any, stop: int) -> tuple[np.ndarray
         return log_softmax.vjp(to_host(scores).astype("float64"))[0], state
 
 
-def checked(caller: str, start: Any, *, stop: int, steps: int) -> np.ndarray:
+def checked(caller: str, step: Step, start: Any, *, stop: int, steps: int) -> np.ndarray:
     """The ids to start from, once all options make sense."""
+    if not callable(step):
+        raise TypeError(f"{caller}: step is a {type(step).__name__}; expected a function (ids, state) -> (scores, state)")
     whole(caller, 0, stop=stop)
     whole(caller, steps=steps)
     return as_ids(caller, start)

@@ -1,54 +1,175 @@
-"""Let a language model write: sample one symbol, append it, ask again.
+"""Let a language model write: read the prompt, then one symbol after the other, each of which is read in turn.
 
-Read next: `examples/train_language_model.py`.
+    generate          one text, symbol by symbol as they come
+    generate_batch    several at once, from prompts of any lengths
+    generate_best     the most likely ones that a beam finds
+
+Every model reads on in its own way (`LanguageModel.read` and `step`): a recurrent one has its state, a Transformer a cache of
+keys and values, any other reads all of its text again. What comes out is the same.
+
+Read next: `decoding.py`, then `examples/generate.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from .backend import expecting_overflow, stream, to_device, to_host
+from .carried import Carried
+from .data.padding import listed
 from .data.text import as_ids
+from .decoding import Hypothesis, beam_search
 from .models import LanguageModel
-from .options import kind, number, whole
-from .tensor import no_grad
+from .options import kind, whole
+from .sampling import check_sampling, draw
+from .tensor import Tensor, no_grad
+
+Ids = Sequence[int] | np.ndarray
+Stop = int | Collection[int] | Callable[[list[int]], bool] | None
 
 
-def generate(model: LanguageModel, prompt: Sequence[int] | np.ndarray, count: int, *, temperature: float = 1.0,
-             rng: np.random.Generator | None = None) -> Iterator[int]:
-    """Continue `prompt` (ids) by `count` symbols, given one by one.
+def generate(model: LanguageModel, prompt: Ids, count: int, *, temperature: float = 1.0, top_k: int | None = None,
+             top_p: float | None = None, stop: Stop = None, rng: np.random.Generator | None = None) -> Iterator[int]:
+    """Continue `prompt` (ids) by up to `count` symbols, given one by one.
 
-    Each is drawn from softmax(logits / temperature): 1 is what the model believes, below 1 it dares less, 0 takes the most
-    likely symbol. A model with a limited context sees the last symbols that fit.
+    Args:
+        temperature, top_k, top_p: how a symbol is chosen, see `sampling.probabilities`; 0 takes the likeliest.
+        stop: the symbol that ends a text, or several; it is not given out. Or a function of the ids written so far that says
+            whether to end behind the last of them.
+        rng: where the draws come from; the shared stream unless given.
+
+    A model with a limited context reads the last symbols that fit. Until it is full every symbol is read once; from then on the
+    window moves, all its positions change, and each further symbol costs a reading of the whole window.
     """
-    kind("generate", LanguageModel, "give one of minitx.models", model=model)
-    ids = as_ids("generate", prompt).tolist()
-    if not ids:
-        raise ValueError("generate: the prompt is empty; give at least one id to continue from")
-    whole("generate", 0, count=count)
-    number("generate", 0, temperature=temperature)
-    device, rng = model.parameters()[0].device, rng or stream()
-    was_training = model.training
-    model.eval()
-    try:
-        for _ in range(count):
-            seen = np.array([ids[-model.context:] if model.context else ids])
-            with no_grad(), expecting_overflow():       # scores that are not finite are found below
-                logits = to_host(model(to_device(seen, device)).array[0, -1]).astype("float64")
-            ids.append(_draw(logits, temperature, rng))
-            yield ids[-1]
-    finally:
-        model.train(was_training)
+    for [symbol] in continuations("generate", model, [prompt], count, [rng], stop,
+                                  temperature=temperature, top_k=top_k, top_p=top_p):
+        if symbol is not None:
+            yield symbol
 
 
-def _draw(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
-    """One id from softmax(logits / temperature)."""
+def generate_batch(model: LanguageModel, prompts: Sequence[Ids], count: int, *, temperature: float = 1.0,
+                   top_k: int | None = None, top_p: float | None = None, stop: Stop = None,
+                   rng: np.random.Generator | None = None) -> list[list[int]]:
+    """Continue each of the prompts (ids, of any lengths) by up to `count` symbols, as `generate` does, all at the same time.
+
+    Each text has draws of its own, seeded by `rng`: row b is `generate(..., rng=np.random.default_rng(seeds[b]))` with
+    `seeds = rng.integers(2**63, size=B)`, whatever stands beside it, up to rounding.
+    """
+    prompts = listed("generate_batch", prompts)
+    check_rng("generate_batch", rng)
+    seeds = (rng or stream()).integers(2**63, size=len(prompts))
+    columns = continuations("generate_batch", model, prompts, count, [np.random.default_rng(seed) for seed in seeds], stop,
+                            temperature=temperature, top_k=top_k, top_p=top_p)
+    written: list[list[int]] = [[] for _ in prompts]
+    for column in columns:
+        for row, symbol in zip(written, column, strict=True):
+            if symbol is not None:
+                row.append(symbol)
+    return written
+
+
+def generate_best(model: LanguageModel, prompts: Sequence[Ids], count: int, *, stop: int, width: int = 4,
+                  alpha: float = 0.6) -> list[list[Hypothesis]]:
+    """For each prompt the likeliest continuations of at most `count` symbols, the stop symbol included, that a beam finds.
+
+    See `decoding.beam_search`. Prompt and continuation must fit into the context of the model.
+    """
+    texts = checked("generate_best", model, prompts)
+    whole("generate_best", count=count)
+    room = max(map(len, texts), default=1) + count - 1                      # the last symbol is not read
+    if model.context is not None and room > model.context:
+        raise ValueError(f"generate_best: the longest prompt and {count} symbols more need a context of {room}, and this model "
+                         f"has {model.context}; give fewer")
+    with model.evaluating(), no_grad(), expecting_overflow():
+        return beam_search(lambda ids, reading: reading.step(ids), Reading.of(model, texts, room), [text[-1] for text in texts],
+                           stop=stop, steps=count, width=width, alpha=alpha)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How far a model has read in R texts: a state for `decoding.py`, which can go on with some of its rows."""
+
+    model: LanguageModel
+    state: Any
+
+    @classmethod
+    def of(cls, model: LanguageModel, texts: Sequence[list[int]], room: int) -> Reading:
+        """All of each text but the last symbol, which the first step reads."""
+        return cls(model, model.read([np.array(text[:-1], np.int64) for text in texts], room))
+
+    def step(self, ids: np.ndarray) -> tuple[Tensor, Reading]:
+        """Read one symbol more in each row, ids (R): logits (R, V), and how far we are now."""
+        logits, state = self.model.step(to_device(ids[:, None], self.model.device), self.state)
+        return logits[:, -1], Reading(self.model, state)
+
+    def select(self, rows: np.ndarray) -> Reading:
+        return Reading(self.model, self.model.select(self.state, rows))
+
+
+def continuations(caller: str, model: LanguageModel, prompts: Sequence[Ids], count: int,
+                  rngs: Sequence[np.random.Generator | None], stop: Stop, **sampling: Any) -> Iterator[list[int | None]]:
+    """What is written in each row, step by step: a symbol, or None where it has ended; till `count`, or till all have."""
+    texts = checked(caller, model, prompts)
+    lengths = [len(text) for text in texts]
+    whole(caller, 0, count=count)
+    check_sampling(caller, **sampling)
+    for rng in rngs:
+        check_rng(caller, rng)
+    symbols, over = stopping(caller, stop)
+    live, reading, window = [True] * len(texts), None, model.context
+    for _ in range(count if texts else 0):
+        longest = max(map(len, texts))
+        with model.evaluating(), no_grad(), expecting_overflow():           # scores that are not finite are found below
+            if reading is None or (window and longest > window):
+                room = min(longest + count, window or longest + count)
+                reading = Reading.of(model, [text[-window:] if window else text for text in texts], room)
+            scores, reading = reading.step(np.array([text[-1] for text in texts]))
+        column: list[int | None] = [None] * len(texts)
+        for b, logits in enumerate(to_host(scores.array).astype("float64")):
+            symbol = texts[b][-1]                                           # where a text has ended: anything
+            if live[b]:
+                check_finite(caller, logits)
+                symbol = draw(logits, rngs[b] or stream(), **sampling)
+                live[b] = symbol not in symbols
+                column[b] = symbol if live[b] else None
+            texts[b].append(symbol)
+            live[b] = live[b] and not over(texts[b][lengths[b]:])
+        yield column
+        if not any(live):
+            return
+
+
+def checked(caller: str, model: LanguageModel, prompts: Sequence[Ids]) -> list[list[int]]:
+    """The ids of all prompts, once the model is one that can write."""
+    kind(caller, LanguageModel, "give one of minitx.models", model=model)
+    if isinstance(model, Carried):
+        raise TypeError(f"{caller}: model is a Carried, which would go on from the text that it read last; give carried.model")
+    texts = [as_ids(caller, prompt).tolist() for prompt in listed(caller, prompts)]
+    if not all(texts):
+        raise ValueError(f"{caller}: the prompt is empty; give at least one id to continue from")
+    return texts
+
+
+def check_rng(caller: str, rng: np.random.Generator | None) -> None:
+    if rng is not None:
+        kind(caller, np.random.Generator, "give np.random.default_rng(seed)", rng=rng)
+
+
+def check_finite(caller: str, logits: np.ndarray) -> None:
     if not np.isfinite(logits.max()):
-        raise FloatingPointError(f"generate: the largest score of the model is {logits.max()}, so no symbol can be drawn; "
+        raise FloatingPointError(f"{caller}: the largest score of the model is {logits.max()}, so no symbol can be drawn; "
                                  f"its parameters have blown up: train it anew, with a lower learning rate")
-    if temperature == 0:
-        return int(logits.argmax())
-    p = np.exp((logits - logits.max()) / temperature)
-    return int(rng.choice(p.size, p=p / p.sum()))
+
+
+def stopping(caller: str, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool]]:
+    """The symbols that end a text, and whether what was written is over."""
+    if callable(stop):
+        return frozenset(), stop
+    symbols = () if stop is None else stop if isinstance(stop, Collection) else (stop,)
+    for symbol in symbols:
+        whole(caller, 0, stop=symbol)
+    return frozenset(symbols), lambda written: False

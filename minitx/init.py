@@ -12,14 +12,14 @@ import math
 import numpy as np
 
 from .backend import stream
-from .options import number
+from .options import kind, number
 from .tensor import Tensor
 
 
 def normal(*shape: int, std: float, rng: np.random.Generator | None = None, dtype: str = "float32") -> Tensor:
     """Normal numbers with mean 0 and standard deviation `std`."""
     number("init.normal", 0, std=std)
-    return leaf((rng or stream()).standard_normal(shape) * std, dtype)
+    return leaf(generator(rng).standard_normal(shape) * std, dtype)
 
 
 def fan_in(D: int, *outputs: int, gain: float = 1.0, rng: np.random.Generator | None = None,
@@ -41,7 +41,7 @@ def orthogonal(H: int, blocks: int = 1, *, gain: float = 1.0, rng: np.random.Gen
     number("init.orthogonal", gain=gain)
 
     def rotation() -> np.ndarray:
-        Q, R = np.linalg.qr((rng or stream()).standard_normal((H, H)))
+        Q, R = np.linalg.qr(generator(rng).standard_normal((H, H)))
         return Q * np.sign(np.diag(R))          # without the signs, the rotations would not be drawn evenly
 
     return leaf(gain * np.concatenate([rotation() for _ in range(blocks)], axis=1), dtype)
@@ -51,6 +51,14 @@ def constant(*shape: int, value: float, dtype: str = "float32") -> Tensor:
     """The same number everywhere."""
     number("init.constant", value=value)
     return leaf(np.full(shape, value), dtype)
+
+
+def generator(rng: np.random.Generator | None) -> np.random.Generator:
+    """Whom to ask for numbers: this generator, or the shared stream."""
+    if rng is None:
+        return stream()
+    kind("init", np.random.Generator, "give np.random.default_rng(seed)", rng=rng)
+    return rng
 
 
 def leaf(values: np.ndarray, dtype: str) -> Tensor:

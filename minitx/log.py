@@ -7,8 +7,8 @@ Read next: `recording.py`, which fills it; `plots.py` and `terminal.py`, which d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,14 +65,35 @@ class Log:
 
     def over_time(self, path: str, name: str, *, lengths: bool = False) -> np.ndarray:
         """What a module showed, (B, T, H), or (B, T) for its `lengths`: in its last call, or, where it was called for one
-        step after the other, in all of them put together. For probs the queries are the time."""
-        arrays = [call.lengths(name) if lengths else call[name] for call in self.calls(path) if name in call]
-        axis = -2 if name == "probs" else 1
-        by_step = len(arrays) > 1 and all(a.ndim > 1 and a.shape[axis] == 1 for a in arrays)
-        return np.concatenate(arrays, axis) if by_step else arrays[-1] if arrays else self[path][name]
+        step after the other, in all of them put together: NaN where one showed nothing. For probs the queries are the time."""
+        return self._over_time(path, name, Call.lengths if lengths else Call.__getitem__)
+
+    def _over_time(self, path: str, name: str, part: Callable[[Call, str], np.ndarray]) -> np.ndarray:
+        loop = self._loop(path)
+        last = part(next((call for call in reversed(loop) if name in call), self[path]), name)
+        axis, never = last.ndim - 2 if name.startswith("probs") else 1, np.full_like(last, np.nan)
+        steps = [part(call, name) if name in call else never for call in loop]
+        by_step = last.ndim > axis and last.shape[axis] == 1 and {step.shape for step in steps} == {last.shape}
+        return np.concatenate(steps, axis) if by_step else last
+
+    def _loop(self, path: str) -> list[Call]:
+        """The last calls of a module that may be steps of one loop: those inside one call of another module, the first from the
+        inside out that has several of them; outside of all modules, those of one way forward."""
+        calls = self.calls(path)
+        for above in zip(*(call.above for call in calls)):
+            if len(set(map(id, above))) < len(calls):
+                return [call for call, one in zip(calls, above) if one is above[-1]]
+        return calls[-1:]
+
+    def mean(self, path: str, name: str) -> np.ndarray:
+        """How long what a module showed was at every time step, (T,): the mean over the sequences that have not ended."""
+        sizes, live = self.over_time(path, name, lengths=True), self._over_time(path, name, Call.live)
+        with expecting_overflow():
+            return np.where(live, sizes, 0).sum(0) / live.sum(0)
 
     def gradients(self) -> dict[str, np.ndarray]:
-        """How long the gradient is at every time step, (T,) for each layer: the mean over the batch of √Σ over the units.
+        """How long the gradient is at every time step, (T,) for each layer: the mean over the batch of √Σ over the units, which
+        leaves padding out.
 
         For a recurrence these are dh, and dc of an LSTM; for blocks, the gradient by the stream as it enters the first and
         leaves each; where there is neither, that by the output of each module. A layer that reads backwards counts its own
@@ -84,14 +105,11 @@ class Log:
             if not any(path.startswith(f"{block}.") for path in through_time for block in blocks):
                 rows += [(path, f"d{name}") for path, name in stream_of(blocks)]
         rows = rows or [(path, "doutput") for path in self.paths]
-        sizes = {f"{self.label(path)} {name}": self.over_time(path, name, lengths=True)
-                 for path, name in rows if name in self[path]}
-        sizes = {label: size for label, size in sizes.items() if size.ndim == 2 and size.size}
-        if not sizes:
-            raise ValueError("gradients: no gradient over time was recorded; run loss.backward() inside `with log:`, "
-                             "on a model that reads sequences")
-        with expecting_overflow():
-            return {label: size.mean(0) for label, size in sizes.items()}
+        sizes = {(path, name): self.over_time(path, name, lengths=True) for path, name in rows if name in self[path]}
+        if found := [of for of, size in sizes.items() if size.ndim == 2 and size.size]:
+            return {f"{self.label(path)} {name}": self.mean(path, name) for path, name in found}
+        raise ValueError("gradients: no gradient over time was recorded; run loss.backward() inside `with log:`, "
+                         "on a model that reads sequences")
 
     def chains(self) -> dict[str, list[str]]:
         """Modules of one class that stand in one list and were called, by the path of the list, such as "blocks"."""
@@ -127,31 +145,44 @@ class Log:
         return np.stack(rows)
 
     def gates(self, layer: int | str = 0, sample: int = 0) -> tuple[str, dict[str, np.ndarray]]:
-        """The path of a recurrence, and what was inside it for one sequence of the batch, (T, H) by name. `layer` is a number
-        among the recurrences that showed gates, or a path."""
-        [path] = self._chosen("gates", layer, [*self.showing("i", "f"), *self.showing("r", "z")])
+        """The path of a recurrence, and what was inside it for one sequence of the batch, (T, H) by name, NaN in the padding.
+        `layer` is a number among the recurrences that showed gates, or a path; with a second one it is "path i.1"."""
+        found = self._found("i", "r")
+        [label] = self._chosen("gates", layer, found)
         if self.norms:
             raise ValueError("gates: this recorder kept the lengths only; make one without norms=True")
-        inside = [name for name in ("i", "f", "o", "r", "z", "g", "n", "c") if name in self[path]]
-        return path, {name: one("gates", self.over_time(path, name), sample=sample) for name in inside}
+        path, first = found[label]
+        inside = {name: name + first[1:] for name in ("ifogc" if first[0] == "i" else "rzn")}
+        return label, {name: one("gates", self.over_time(path, shown), sample=sample)
+                       for name, shown in inside.items() if shown in self[path]}
 
     def attention(self, layer: int | str | None = None, head: int | None = None,
                   sample: int = 0) -> dict[str, dict[int, np.ndarray]]:
         """Where one sequence of the batch looked: (Tq, Tk) by path and head. `layer` is a number among the modules that showed
-        their probs, or a path; None is all of them, as it is of `head`."""
-        found = {}
-        for path in self._chosen("attention", layer, self.showing("probs")):
-            probs = one("attention", self.over_time(path, "probs"), sample=sample)
+        their probs, or a path, or "path probs.1"; None is all of them, as it is of `head`."""
+        found, chosen = self._found("probs"), {}
+        for label in self._chosen("attention", layer, found):
+            probs = one("attention", self.over_time(*found[label]), sample=sample)
             probs = probs[None] if probs.ndim == 2 else probs       # additive attention has no heads
             heads = range(len(probs)) if head is None else [head]
-            found[path] = {n: one("attention", probs, head=n) for n in heads}
+            chosen[label] = {n: one("attention", probs, head=n) for n in heads}
+        return chosen
+
+    def _found(self, *names: str) -> dict[str, tuple[str, str]]:
+        """What was shown under these names, or under them with a number: (path, name), by path, or path and name."""
+        found: dict[str, tuple[str, str]] = {}
+        for path in self.paths:
+            for name in self[path]:
+                if name.split(".")[0] in names:
+                    found[f"{path} {name}".strip() if path in found else path] = path, name
         return found
 
-    def _chosen(self, caller: str, layer: int | str | None, paths: list[str]) -> list[str]:
+    def _chosen(self, caller: str, layer: int | str | None, found: Iterable[str]) -> list[str]:
+        paths = list(found)
         if layer is None and paths:
             return paths
-        if isinstance(layer, int) and -len(paths) <= layer < len(paths):
-            return [paths[layer]]
+        if is_number(layer) and -len(paths) <= layer < len(paths):      # type: ignore[operator]
+            return [paths[layer]]                                       # type: ignore[index]
         if layer in paths:
             return [str(layer)]
         raise ValueError(f"{caller}: layer is {layer!r}; recorded were {', '.join(map(repr, paths)) or 'none'}, "
@@ -170,7 +201,7 @@ class Log:
                     if sum(size.size for size in sizes):
                         numbers[name] = float(np.concatenate(sizes).mean())
                 for name in {"dh", "dc"} & set(self[path]):
-                    steps = self.over_time(path, name, lengths=True).mean(0)
+                    steps = self.mean(path, name)
                     numbers |= {f"{name}_first": float(steps[0]), f"{name}_last": float(steps[-1])}
         return {"modules": modules, "parameters": self.parameters}
 
@@ -207,27 +238,10 @@ def stream_of(blocks: list[str]) -> list[tuple[str, str]]:
 def one(caller: str, array: np.ndarray, **choice: int) -> np.ndarray:
     """One part of an array along its first axis, `sample=0` say."""
     [(name, number)] = choice.items()
-    if not isinstance(number, int) or not -len(array) <= number < len(array):
+    if not is_number(number) or not -len(array) <= number < len(array):
         raise ValueError(f"{caller}: {name} is {number!r}; expected a number from 0 to {len(array) - 1}")
     return array[number]
 
 
-SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
-
-
-def visible(tokens: Sequence[str] | None) -> list[str]:
-    """Tokens for a reader: blanks leave some ink."""
-    return ["".join(SIGNS.get(c, c) for c in token) or "∅" for token in tokens or ()]
-
-
-def limits(sizes: np.ndarray) -> tuple[float, float]:
-    """The ends of a logarithmic scale for sizes. No scale goes beyond 1e±100: what is still larger stands at its end."""
-    shown = np.clip(sizes[np.isfinite(sizes) & (sizes > 0)], 1e-100, 1e100)
-    low, high = (float(shown.min()), float(shown.max())) if shown.size else (0.1, 1.0)
-    return (low, high) if low < high else (low / 2, high * 2)
-
-
-def odd(sizes: np.ndarray) -> dict[str, np.ndarray]:
-    """Where sizes are what a logarithmic scale cannot show, by the word for it; only what there is."""
-    places = {"zero": sizes == 0, "infinite": np.isinf(sizes), "not a number": np.isnan(sizes)}
-    return {word: where for word, where in places.items() if where.any()}
+def is_number(choice: Any) -> bool:
+    return isinstance(choice, int | np.integer) and not isinstance(choice, bool)

@@ -81,9 +81,9 @@ class Op:
 
         onlooker, vjp = observer.get(), self.vjp
         if onlooker is not None:
-            vjp = onlooker.around(self)
+            vjp = onlooker.around(self, vjp)
             if "watch" in self.static:
-                static.setdefault("watch", onlooker.watch(self.name))
+                static.setdefault("watch", onlooker.watch(self, arrays))
         try:
             result = vjp(*arrays, **static)
         except Warning:                         # where warnings are errors
@@ -101,7 +101,7 @@ class Op:
 
         node = Node(self.name, self.names(len(args)), backward, inputs, outs) if tracked and tracking.get() else None
         if onlooker is not None:
-            report = onlooker.output(self.name, outs)
+            report = onlooker.output(self, arrays, outs)
             if node is not None and report is not None:
                 node.reports += (report,)
         results = tuple([self._made(y, node, slot, inputs) for slot, y in enumerate(outs)])

@@ -247,3 +247,23 @@ def warmup_cosine(peak: float, *, total: int, warmup: int = 0, floor: float = 0.
         return floor + (peak - floor) * (1 + math.cos(math.pi * (step - warmup) / (total - warmup))) / 2
 
     return rate
+
+
+def inverse_sqrt(peak: float, *, warmup: int) -> Callable[[int], float]:
+    """The learning rate of step 0, 1, …: up in a straight line to `peak` over `warmup` steps, then down as 1/√step for ever.
+
+    The schedule of the first Transformer, whose peak was 1/√(D warmup). It needs no total, so a training may go on.
+
+    Source  Vaswani et al. 2017, arXiv 1706.03762, equation 3
+
+    >>> rate = inverse_sqrt(1.0, warmup=4)
+    >>> [round(rate(step), 3) for step in (0, 1, 2, 3, 4, 15, 63)]
+    [0.25, 0.5, 0.75, 1.0, 0.894, 0.5, 0.25]
+    """
+    whole("inverse_sqrt", warmup=warmup)
+    number("inverse_sqrt", 0, peak=peak)
+
+    def rate(step: int) -> float:
+        return peak * min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
+
+    return rate

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -21,13 +22,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from .drawing import NO_NUMBER, limits, names, odd
 from .fonts import MissingFont, font_for, lettering
-from .log import Log, limits, odd, visible
+from .log import Log
 
 __all__ = ["MissingFont", "Picture", "Plots", "font_for"]
 
 LINES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]       # Okabe & Ito 2008
-SPECIAL = {"zero": "#d9d9d9", "infinite": "#d7191c", "not a number": "#ff9edb"}
+SPECIAL = {"zero": "#d9d9d9", "infinite": "#d7191c", NO_NUMBER: "#ff9edb"}
 GATES = {"i": "i: write", "f": "f: keep", "o": "o: show", "r": "r: reset", "z": "z: keep"}  # between 0 and 1
 INSIDE = {"g": "g: what", "n": "n: new", "c": "c: memory"}                                  # of either sign
 
@@ -47,9 +49,10 @@ class Plots:
     def __init__(self, log: Log) -> None:
         self.log = log
 
-    def gradients(self, *, tokens: Sequence[str] | None = None) -> Picture:
+    def gradients(self, *, tokens: Sequence[Any] | None = None) -> Picture:
         """How long the gradient is at every time step, by layer: a heat-map on a logarithmic colour scale, and curves."""
-        rows, words = self.log.gradients(), visible(tokens)
+        rows = self.log.gradients()
+        words = names("gradients", tokens, max(map(len, rows.values())))
         every = np.concatenate(list(rows.values()))
         low, high = limits(every)
         with lettering([*rows, *words]) as label:
@@ -62,7 +65,7 @@ class Plots:
                 shown = np.where(sizes == 0, low / 10, np.where(np.isinf(sizes), high * 10, drawn))
                 image = heat.pcolormesh(np.arange(len(sizes) + 1) - 0.5, [i - 0.5, i + 0.5], shown[None], norm=scale,
                                         cmap=colours("viridis"))
-                style = "--" if name.endswith("dc") else "-"
+                style = "--" if name.split()[-1].startswith("dc") else "-"
                 curves.plot(drawn, style, color=LINES[i % len(LINES)], marker="o", markersize=2.5, label=label(name))
             heat.set_title("Length of the gradient at every time step, mean over the batch", fontsize=11, loc="left")
             heat.set_ylim(-0.5, len(rows) - 0.5)
@@ -81,13 +84,14 @@ class Plots:
                           frameon=False, fontsize=9)
         return picture
 
-    def gates(self, layer: int | str = 0, *, sample: int = 0, tokens: Sequence[str] | None = None) -> Picture:
+    def gates(self, layer: int | str = 0, *, sample: int = 0, tokens: Sequence[Any] | None = None) -> Picture:
         """What the gates of a recurrence did for one sequence of the batch: time × unit, and the mean over the units.
 
         `layer` is a number among the recurrences that were recorded, or a path.
         """
-        (path, gates), words = self.log.gates(layer, sample), visible(tokens)
+        path, gates = self.log.gates(layer, sample)
         T, H = next(iter(gates.values())).shape
+        words = names("gates", tokens, T)
         with lettering([path, *words]) as label:
             picture = Picture(figsize=(9.5, 1.25 * len(gates) + 2.6), layout="constrained")
             *panels, below = picture.subplots(len(gates) + 1, 2, width_ratios=[50, 1], height_ratios=[1.0] * len(gates) + [1.4])
@@ -109,11 +113,13 @@ class Plots:
             curves.grid(color="0.9")
             steps(curves.xaxis, list(map(label, words)), 8)
             nothing.axis("off")
-            nothing.legend(handles=curves.get_lines(), loc="upper left", bbox_to_anchor=(-1, 1), frameon=False)
+            nan = any(np.isnan(values).any() for values in gates.values())
+            marks = [Patch(color=SPECIAL[NO_NUMBER], label=NO_NUMBER)] * nan
+            nothing.legend(handles=[*curves.get_lines(), *marks], loc="upper left", bbox_to_anchor=(-1, 1), frameon=False)
         return picture
 
     def attention(self, layer: int | str | None = None, head: int | None = None, *, sample: int = 0,
-                  tokens: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> Picture:
+                  tokens: Sequence[Any] | None = None, keys: Sequence[Any] | None = None) -> Picture:
         """Where every query looks, for one sequence of the batch: a panel for each layer and head, or for those asked for.
 
         `tokens` name the queries, and the keys too unless `keys` do.
@@ -121,7 +127,9 @@ class Plots:
         layers = self.log.attention(layer, head, sample)
         every = [p for heads in layers.values() for p in heads.values()]
         (Tq, Tk), columns, top = every[0].shape, max(map(len, layers.values())), max(map(largest, every))
-        queries, keys = visible(tokens), visible(tokens if keys is None and Tq == Tk else keys)
+        keys = tokens if keys is None and Tq == Tk else keys
+        [*_, queries] = [names("attention", tokens, len(p), "queries") for p in every]
+        [*_, keys] = [names("attention", keys, p.shape[1], "keys") for p in every]
         width = min(5.5, max(1.8, 11 / columns))
         height = width * min(2.0, max(0.5, Tq / Tk))
         with lettering([*layers, *queries, *keys]) as label:
@@ -144,7 +152,7 @@ class Plots:
 
 def colours(ramp: str) -> Colormap:
     """A colour map of matplotlib, with colours of our own for what is not on it."""
-    return colormaps[ramp].with_extremes(under=SPECIAL["zero"], over=SPECIAL["infinite"], bad=SPECIAL["not a number"])
+    return colormaps[ramp].with_extremes(under=SPECIAL["zero"], over=SPECIAL["infinite"], bad=SPECIAL[NO_NUMBER])
 
 
 def finite(values: np.ndarray) -> np.ndarray:

@@ -1,11 +1,12 @@
-"""Where did the time and the memory go? A table of the ops of a step, forward and backward.
+"""Where did the time and the memory go? A table of the ops of a step, forward and backward; and one of the modules of a model.
 
     with minitx.profile() as p:
         model.loss(ids, targets).backward()
     print(p.table())
+    print(by_module(model, ids))        # parameters and arithmetic
 
-It is an observer: it stands around every op call, measures, and changes nothing. What it does not show is the time between
-ops, which is the tape's and Python's.
+Both are observers: they stand around op calls and change nothing. What the first does not show is the time between ops, which
+is the tape's and Python's.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import backend
+from .nn import Module
 from .observer import Observer, observe
 from .op import OPS, Op
+from .options import kind
 from .saved import saved
+from .tensor import no_grad
 
 
 @dataclass
@@ -63,12 +68,12 @@ class Profile(Observer):
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
 
-    def around(self, op: Op) -> Callable:
+    def around(self, op: Op, vjp: Callable) -> Callable:
         row = self.rows.setdefault(op.name, Row(op.name))
 
         def timed(*arrays: Any, **static: Any) -> tuple[Any, Callable]:
             start = time.perf_counter()
-            out, backward = op.vjp(*arrays, **static)
+            out, backward = vjp(*arrays, **static)
             wait(out)
             row.forward += time.perf_counter() - start
             row.calls += 1
@@ -124,4 +129,64 @@ def profile() -> Iterator[Profile]:
     (1, 8)
     """
     with observe(Profile()) as p:
-        yield p     # type: ignore[misc]
+        yield p
+
+
+class Share(NamedTuple):
+    """What one module has and does, all modules below it included."""
+
+    kind: str
+    parameters: int
+    flops: int          # of matrix products, forward
+
+
+class Shares(dict[str, Share]):
+    """By path; prints as a table."""
+
+    def __str__(self) -> str:
+        width = max(map(len, ("module", *self)))
+        lines = [f"{'module':<{width}}  {'':<20}{'parameters':>14}{'forward FLOP':>18}"]
+        return "\n".join(lines + [f"{path:<{width}}  {kind:<20}{parameters:>14,}{flops:>18,}"
+                                  for path, (kind, parameters, flops) in self.items()])
+
+
+class Inside(Observer):
+    """Adds up, for every module, the FLOPs of what happens while it runs."""
+
+    def __init__(self) -> None:
+        self.running: list[Module] = []
+        self.flops: Counter[Module] = Counter()
+
+    def module(self, module: Any, forward: Callable) -> Callable:
+        def entered(*args: Any, **options: Any) -> Any:
+            self.running.append(module)
+            try:
+                return forward(*args, **options)
+            finally:
+                self.running.pop()
+        return entered
+
+    def around(self, op: Op, vjp: Callable) -> Callable:
+        def counted(*arrays: Any, **static: Any) -> Any:
+            if OPS.get(op.name) is op:
+                work = flops(op.name, dict(zip(op.names(len(arrays)), arrays, strict=True)))
+                self.flops.update(dict.fromkeys(self.running, work))
+            return vjp(*arrays, **static)
+        return counted
+
+
+def by_module(model: Module, *inputs: Any) -> Shares:
+    """How many parameters each module of a model has, and how much arithmetic it does for these inputs: {path: share}.
+
+    Counted are the matrix products of `model(*inputs)`, two FLOP for each multiplication and addition; going back there are
+    twice as many. A parameter that two modules use counts in both, and once in what contains them.
+
+    >>> print(by_module(mx.nn.Linear(3, 2), mx.tensor([[1.0, 2, 3]])))
+    module                          parameters      forward FLOP
+            Linear                           8                12
+    """
+    kind("by_module", Module, "give a model", model=model)
+    with observe(Inside()) as inside, no_grad(), model.evaluating():
+        model(*inputs)
+    return Shares({path: Share(type(module).__name__, module.count_parameters(), inside.flops[module])
+                   for path, module in model.named_modules()})

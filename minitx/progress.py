@@ -13,11 +13,13 @@ from .history import History
 
 
 class Progress:
-    """A tqdm bar on a terminal; elsewhere, where a bar would fill the log, one line for every twentieth of the way."""
+    """A tqdm bar on a terminal; elsewhere, where a bar would fill the log, one line for every twentieth of the way. Without a
+    title, nothing."""
 
-    def __init__(self, steps: int, title: str, done: int = 0) -> None:
+    def __init__(self, steps: int, title: str | None, done: int = 0) -> None:
         self.steps, self.title, self.done = steps, title, done
-        self.bar = tqdm(total=steps, initial=done, desc=title, unit="step") if sys.stderr.isatty() else None
+        terminal = title is not None and sys.stderr.isatty()
+        self.bar = tqdm(total=steps, initial=done, desc=title, unit="step") if terminal else None
 
     def __enter__(self) -> Progress:
         return self
@@ -29,6 +31,8 @@ class Progress:
     def update(self, history: History) -> None:
         """Show the step that has just been added to the history."""
         self.done += 1
+        if self.title is None:
+            return
         status = (f"loss {history.loss[-1]:.3f}  {history.smooth_bits():.3f} bits/char  "
                   f"|grad| {history.grad_norm[-1]:.2f}  {history.symbols / history.seconds:,.0f} tokens/s")
         if self.bar is not None:

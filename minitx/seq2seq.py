@@ -20,7 +20,9 @@ from . import init, nn, ops
 from .backend import Array, to_device
 from .data.padding import mask_of
 from .models import CELLS, HEAD_GAIN, Model
-from .options import whole
+from .models.transformer import Tied
+from .nn.module import as_lengths
+from .options import number, whole
 from .tensor import Tensor
 
 State = tuple[Tensor, ...]      # h (R, H), and c for an LSTM; a tuple of rows, as `decoding.py` wants it
@@ -41,8 +43,9 @@ class Encoder(nn.Module):
     side: a decoder starts from it.
     """
 
-    def __init__(self, V: int, D: int, H: int, L: int, *, cell: str, dropout: float, **options: Any) -> None:
-        self.tokens, self.dropout = nn.Embedding(V, D, **options), nn.Dropout(dropout, rng=options["rng"])
+    def __init__(self, V: int, D: int, H: int, L: int, *, tokens: nn.Embedding | None, cell: str, dropout: float,
+                 **options: Any) -> None:
+        self.tokens, self.dropout = tokens or nn.Embedding(V, D, **options), nn.Dropout(dropout, rng=options["rng"])
         self.recurrence = CELLS[cell](D, H // 2, L, bidirectional=True, dropout=dropout, **options)
 
     def forward(self, ids: Any, lengths: Any) -> tuple[Tensor, State]:
@@ -60,12 +63,12 @@ class Decoder(nn.Module):
     Source  Cho et al. 2014, arXiv 1406.1078; Sutskever, Vinyals & Le 2014, arXiv 1409.3215
     """
 
-    def __init__(self, V: int, D: int, H: int, *, step: int | None = None, combine: int | None = None, cell: str,
-                 dropout: float, **options: Any) -> None:
-        self.tokens, self.dropout = nn.Embedding(V, D, **options), nn.Dropout(dropout, rng=options["rng"])
+    def __init__(self, V: int, D: int, H: int, *, step: int | None = None, combine: int | None = None,
+                 tokens: nn.Embedding | None, cell: str, dropout: float, **options: Any) -> None:
+        self.tokens, self.dropout = tokens or nn.Embedding(V, D, **options), nn.Dropout(dropout, rng=options["rng"])
         self.recurrence = CELLS[cell](step or D, H, **options)                               # what enters a step
-        self.combine = nn.Linear(combine or H, H, **options)                                 # what is known after it
-        self.head = nn.Linear(H, V, gain=HEAD_GAIN, **options)
+        self.combine = nn.Linear(combine or H, D if tokens else H, **options)                # what is known after it
+        self.head = Tied(tokens) if tokens else nn.Linear(H, V, gain=HEAD_GAIN, **options)
 
     def forward(self, ids: Any, memory: Memory, state: State) -> tuple[Tensor, State]:
         hs, state = self.run(self.embed(ids), state)
@@ -154,6 +157,8 @@ class Seq2Seq(Model):
 
         attention   "additive", "multiplicative" or "none"
         cell        "rnn", "gru" or "lstm"
+        tied        one vocabulary for both languages, one table (V, D) for source, target and head
+        smoothing   the share of probability that the loss wants spread over all symbols while training (label smoothing)
 
     `model(source, lengths, inputs)`, with source (B, S) padded behind its `lengths` (B), and inputs (B, T), gives logits
     (B, T, V) for the symbol that comes after each of the inputs. `data.pair_batch` makes such batches. Padding changes nothing:
@@ -161,14 +166,20 @@ class Seq2Seq(Model):
     """
 
     def __init__(self, V_source: int, V: int, D: int, H: int, L: int = 1, *, attention: str = "additive", cell: str = "gru",
-                 dropout: float = 0.0, rng: Any = None, dtype: str = "float32") -> None:
+                 tied: bool = False, smoothing: float = 0.0, dropout: float = 0.0, rng: Any = None,
+                 dtype: str = "float32") -> None:
         whole("Seq2Seq", V_source=V_source, V=V, D=D, H=H, L=L)
+        number("Seq2Seq", 0, 1, smoothing=smoothing)
         for name, value, known in (("attention", attention, DECODERS), ("cell", cell, CELLS)):
             if value not in list(known):
                 raise ValueError(f"Seq2Seq: {name} must be one of {', '.join(known)}, got {value!r}")
         if H % 2:
             raise ValueError(f"Seq2Seq: H is {H}; expected an even number, since half of the encoder reads in each direction")
-        options: dict[str, Any] = {"cell": cell, "dropout": dropout, "rng": rng, "dtype": dtype}
+        if tied and V_source != V:
+            raise ValueError(f"Seq2Seq: tied means one vocabulary, but V_source is {V_source} and V is {V}; give one for both")
+        tokens = nn.Embedding(V, D, std=D ** -0.5, rng=rng, dtype=dtype) if tied else None
+        options: dict[str, Any] = {"tokens": tokens, "cell": cell, "dropout": dropout, "rng": rng, "dtype": dtype}
+        self.smoothing = smoothing
         self.encoder = Encoder(V_source, D, H, L, **options)
         self.decoder = DECODERS[attention](V, D, H, **options)
 
@@ -177,16 +188,25 @@ class Seq2Seq(Model):
 
     def loss(self, source: Any, lengths: Any, inputs: Any, targets: Any) -> Tensor:
         """The mean surprise at the targets (B, T), in nats per symbol; each is predicted from the true symbols before it."""
-        return ops.cross_entropy(self(source, lengths, inputs), targets)
+        smoothing = self.smoothing if self.training else 0.0
+        return ops.cross_entropy(self(source, lengths, inputs), targets, label_smoothing=smoothing)
 
     def encode(self, source: Any, lengths: Any = None) -> tuple[Memory, State]:
         """Read sources (B, S): what the decoder can look back at, and the state that it starts from."""
-        lengths = self.encoder.recurrence.integers(lengths)
+        B, S = self.checked(source, "source").shape
+        if not B:
+            raise ValueError("Seq2Seq: source has no rows; give at least one")
+        lengths = as_lengths("Seq2Seq", lengths, self.parameters()[0].device)
         hs, state = self.encoder(source, lengths)
-        return self.decoder.memory(hs, None if lengths is None else mask_of(lengths, source.shape[1])[:, None]), state
+        return self.decoder.memory(hs, None if lengths is None else mask_of(lengths, S)[:, None]), state
 
     def decode(self, ids: Any, memory: Memory, state: State) -> tuple[Tensor, State]:
         """Read target symbols (R, T) from this state on: logits (R, T, V) for those that come next, and the state after."""
+        R, T = self.checked(ids, "inputs").shape
+        B, rows = memory.values.shape[0], state[0].shape[0]
+        if not T or R != rows or R % B:
+            raise ValueError(f"Seq2Seq: inputs have shape {(R, T)}, for {B} sources and a state of {rows} rows; expected one "
+                             f"symbol at least, the start, in as many rows as the state has, equally many for each source")
         return self.decoder(ids, memory, state)
 
     def step(self, ids: np.ndarray, memory: Memory, state: State) -> tuple[Tensor, State]:

@@ -24,23 +24,34 @@ def jacobians(hs: np.ndarray, U: np.ndarray, activation: str = "tanh") -> np.nda
 
     hs (B, T, H) are the states that the steps returned, U (H, H) the recurrent weights.
     """
-    hs, U = states("jacobians", hs), np.asarray(U, "float64")
-    _, slope = activation_of(activation)
+    return _jacobians("jacobians", hs, U, activation)
+
+
+def _jacobians(caller: str, hs: np.ndarray, U: np.ndarray, activation: str) -> np.ndarray:
+    hs, U = states(caller, hs), np.asarray(U, "float64")
+    _, slope = activation_of(caller, activation)
+    H = hs.shape[2]
+    if U.shape != (H, H) or not np.isfinite(U).all():
+        given = "numbers that are not finite" if U.shape == (H, H) else f"shape {U.shape}"
+        raise ValueError(f"{caller}: U has {given}; expected the recurrent weights of a net whose states are (B, T, {H}), "
+                         f"finite numbers {(H, H)}")
     return (slope(hs) * np.ones_like(hs))[..., None] * U.T
 
 
 def singular_values(hs: np.ndarray, U: np.ndarray, activation: str = "tanh") -> np.ndarray:
     """The singular values, largest first, of ∂h_T/∂h_t = J_T … J_{t+1} for every step t = 1 … T: (B, T, H).
 
-    The last row is that of no step at all: ones. Values below 1e-16 times the largest are rounding, and given as NaN.
+    The last row is that of no step at all: ones. Every step rounds the product to 1e-16 of its largest value, so a value of r
+    times the largest is exact to about 1e-15/r of itself. Those below 1e-14 times the largest are given as NaN; `lyapunov`
+    keeps the small ones too.
     """
-    J = jacobians(hs, U, activation)
+    J = _jacobians("singular_values", hs, U, activation)
     B, T, H, _ = J.shape
     product, scale, found = np.tile(np.eye(H), (B, 1, 1)), np.zeros((B, 1)), np.empty((B, T, H))
     for t in reversed(range(T)):
         values = np.linalg.svd(product, compute_uv=False)                                    # (B, H)
         with np.errstate(over="ignore"):
-            found[:, t] = np.where(values > 1e-16 * values[:, :1], values * np.exp(scale), np.nan)
+            found[:, t] = np.where(values > 1e-14 * values[:, :1], values * np.exp(scale), np.nan)
         product = product @ J[:, t]
         size = abs(product).max((1, 2))[:, None]                                             # (B, 1), taken out: no underflow
         size[size == 0] = 1
@@ -56,7 +67,7 @@ def lyapunov(hs: np.ndarray, U: np.ndarray, activation: str = "tanh") -> np.ndar
 
     Source  Benettin, Galgani, Giorgilli & Strelcyn 1980; for recurrent nets: Engelken et al. 2023, arXiv 2006.02427
     """
-    J = jacobians(hs, U, activation)
+    J = _jacobians("lyapunov", hs, U, activation)
     B, T, H, _ = J.shape
     if not T:
         raise ValueError("lyapunov: hs has no steps; give states of at least one")
@@ -83,4 +94,6 @@ def states(caller: str, x: np.ndarray) -> np.ndarray:
     x = np.asarray(x, "float64")
     if x.ndim != 3:
         raise ValueError(f"{caller}: expected states (B, T, H), got shape {x.shape}; give log[path]['output'] of a recorder")
+    if np.isnan(x).any():
+        raise ValueError(f"{caller}: some states are NaN, of which theory says nothing; give the steps before the net blew up")
     return x

@@ -32,7 +32,7 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
           schedule: Callable[[int], float] | None = None, clip: float | None = 1.0, accumulate: int = 1,
           on_nonfinite: str = "stop", history: History | None = None,
           after_step: Callable[[History], bool | None] | None = None, record: Any = None, keep_memory: bool = True,
-          title: str = "train") -> History:
+          title: str | None = "train") -> History:
     """Train a model until `steps` steps are done. A batch is a tuple of arrays, what `model.loss` takes, the targets last:
     for a language model `(ids, targets)`, both (B, T).
 
@@ -48,6 +48,7 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
         record: what `minitx.record(model)` returned. It looks into every `record.every`-th step, from step 0 on, and its
             `summary()` goes into the history; gradients are those before clipping.
         keep_memory: tell the allocator of this process to keep freed memory (`memory.py`): up to a third faster, where it can.
+        title: what the progress bar is called; None tells nothing on the way.
 
     Returns what was measured.
     """
@@ -148,16 +149,12 @@ def counted(batch: Batch) -> int:
 def evaluate(model: Model, batches: Iterable[Batch]) -> float:
     """Bits per symbol over all batches, each symbol counted once; dropout is off meanwhile. NaN if the model has blown up."""
     kind("evaluate", Model, "give one of minitx.models", model=model)
-    was_training, device = model.training, model.parameters()[0].device
-    model.eval()
-    nats, symbols = 0.0, 0
-    try:
+    device, nats, symbols = model.parameters()[0].device, 0.0, 0
+    with model.evaluating():
         for batch in (checked("evaluate", batch) for batch in batches):
             with expecting_overflow():
                 nats += float(model.loss(*[to_device(part, device) for part in batch])) * counted(batch)
             symbols += counted(batch)
-    finally:
-        model.train(was_training)
     if not symbols:
-        raise ValueError("evaluate: there was no batch; give at least one")
+        raise ValueError("evaluate: there was no batch with a symbol to predict; give one whose targets are not all padding")
     return nats / symbols / NATS_PER_BIT

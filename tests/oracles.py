@@ -3,6 +3,7 @@
 They are slow, take arrays of float64 and know nothing of stability tricks: exp and log of `Decimal` do not overflow.
 """
 
+import cmath
 import math
 from collections.abc import Callable
 from decimal import Decimal
@@ -217,16 +218,31 @@ def embedding(ids, table):
     return (np.arange(len(table)) == ids[..., None]).astype(float) @ table   # one-hot rows
 
 
-@oracle_of("attention")
-def attention(q, k, v, mask=None, causal=False, scale=None):
+@oracle_of("attention", "textbook_attention")
+def attention(q, k, v, mask=None, bias=None, keep=None, causal=False, scale=None, p=0.0):
     B, N, Tq, K = q.shape
     Tk, y = k.shape[2], np.zeros((B, N, Tq, v.shape[3]))
     mask = np.broadcast_to(True if mask is None else mask, (B, N, Tq, Tk))
+    bias = np.broadcast_to(0.0 if bias is None else bias, (B, N, Tq, Tk))
     for b, n, t in np.ndindex(B, N, Tq):
         keys = [s for s in range(Tk) if mask[b, n, t, s] and not (causal and Tq - t > Tk - s)]    # counted from the end
-        scores = [math.fsum(q[b, n, t] * k[b, n, s]) * (K**-0.5 if scale is None else scale) for s in keys]
+        m = n * k.shape[1] // N                                              # the head of keys that this one uses
+        scores = [math.fsum(q[b, n, t] * k[b, m, s]) * (K**-0.5 if scale is None else scale) + bias[b, n, t, s] for s in keys]
         for weight, s in zip(weights(scores), keys):
-            y[b, n, t] += float(weight) * v[b, n, s]
+            if keep is None or (keep[b, n, t, s] and p < 1):
+                y[b, n, t] += float(weight) / (1 if keep is None else 1 - p) * v[b, m, s]
+    return y
+
+
+@oracle_of("rotary")
+def rotary(x, positions, pairing="halves", rotated=None, base=10000.0, stretch=1.0):
+    """Each pair as a complex number, times e^(iθ)."""
+    y, R = x.copy(), x.shape[3] if rotated is None else rotated
+    places = np.broadcast_to(positions, (x.shape[0], x.shape[2]))
+    for b, n, t, j in np.ndindex(*x.shape[:3], R // 2):
+        first, second = (j, j + R // 2) if pairing == "halves" else (2 * j, 2 * j + 1)
+        turned = complex(x[b, n, t, first], x[b, n, t, second]) * cmath.exp(1j * places[b, t] / stretch / base ** (2 * j / R))
+        y[b, n, t, first], y[b, n, t, second] = turned.real, turned.imag
     return y
 
 

@@ -92,10 +92,10 @@ def dropout(rng):
     yield call(rng.standard_normal((2, 2)), np.array([[True, False], [False, True]]), p=1.0)   # zeros, whatever is kept
 
 
-@samples_of("attention")
+@samples_of("attention", "textbook_attention")
 def attention(rng):
-    def qkv(B, N, Tq, Tk, K, Kv):
-        return [rng.standard_normal((B, N, *rest)) for rest in ((Tq, K), (Tk, K), (Tk, Kv))]
+    def qkv(B, N, Tq, Tk, K, Kv, M=None):
+        return [rng.standard_normal((B, heads, *rest)) for heads, rest in ((N, (Tq, K)), (M or N, (Tk, K)), (M or N, (Tk, Kv)))]
 
     def mask(*shape):
         return rng.random(shape) < 0.6
@@ -116,6 +116,29 @@ def attention(rng):
     q, k = np.array([[40.0, 2], [40, -1]]), np.array([[40.0, 0], [40, 1], [40, -1]])
     for allowed in ((), (np.array([True, False, True]),)):                                     # scores near 800: exp = inf
         yield call(q[None, None], k[None, None], rng.standard_normal((1, 1, 3, 2)), *allowed, scale=0.5)
+    for N, M in ((4, 2), (3, 1), (6, 3)):                                                      # heads that share keys
+        yield call(*qkv(2, N, 2, 3, 2, 3, M), mask(2, N, 2, 3), causal=True)
+    for shape in ((2, 2, 2, 3), (2, 1, 3), (2, 3), (2, 2, 1, 3), (1,)):                        # every way to broadcast
+        yield call(*qkv(2, 2, 2, 3, 2, 2), None, rng.standard_normal(shape))
+    yield call(*qkv(1, 4, 3, 3, 2, 2, 2), mask(3, 3), rng.standard_normal((4, 3, 3)), causal=True)
+    yield call(*qkv(1, 1, 2, 3, 2, 2), None, np.array([[0.0, -np.inf, 1.0], [-np.inf] * 3]))   # a mask that is added
+    for p in (0.4, 0.0, 1.0):
+        yield call(*qkv(2, 2, 2, 3, 2, 2), mask(2, 3), None, mask(2, 2, 2, 3), p=p)
+    yield call(*qkv(1, 4, 2, 3, 2, 2, 2), None, rng.standard_normal((2, 3)), mask(1, 4, 2, 3), p=0.25)
+    yield call(*qkv(1, 1, 2, 3, 2, 2), None, None, mask(1, 1, 2, 3))                           # nothing is scaled up
+
+
+@samples_of("rotary")
+def rotary(rng):
+    yield call(rng.standard_normal((2, 3, 4, 6)), np.arange(4))
+    yield call(rng.standard_normal((2, 3, 4, 6)), np.array([[0, 1, 2, 3], [7, 50, 3, 900]]), pairing="neighbours")
+    yield call(rng.standard_normal((2, 1, 3, 5)), np.arange(5, 8), rotated=4, base=100, stretch=2.0)
+    yield call(rng.standard_normal((1, 2, 3, 5)), np.arange(3), rotated=2, pairing="neighbours", stretch=0.5)
+    yield call(rng.standard_normal((1, 2, 3, 2)), np.array([[5], ]), base=3.0)                 # one place for all
+    yield call(rng.standard_normal((1, 1, 1, 4)), np.array([-3]))
+    for shape in ((0, 2, 3, 4), (2, 2, 0, 4), (1, 1, 2, 0)):
+        yield call(rng.standard_normal(shape), np.arange(shape[2]))
+    yield call(rng.standard_normal((1, 1, 2, 3)), np.arange(2), rotated=0)
 
 
 @samples_of("additive_attention")

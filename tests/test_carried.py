@@ -14,7 +14,7 @@ from minitx.optim import SGD
 from minitx.runs import Keeper
 from minitx.training import evaluate, train
 
-from .common import every_device, refused
+from .common import every_device, refused, same
 
 V, T = 7, 12
 IDS = np.random.default_rng(0).integers(0, V, 200)
@@ -111,6 +111,21 @@ def test_training_and_evaluation_have_places_of_their_own():
     assert (carried.state[0] == before).all() and before.any()
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_evaluation_leaves_every_module_in_its_mode(wrapped):
+    model = model_of("gru", dropout=0.5)
+    model.eval()
+    model.recurrence.train()
+    outer = Carried(model) if wrapped else model
+    before = {path: module.training for path, module in outer.named_modules()}
+    assert len(set(before.values())) == 2
+    seen = [evaluate(Carried(model) if wrapped else model, streams(IDS, 2, T, steps=3)) for _ in range(2)]
+    assert seen[0] == seen[1], "no dropout meanwhile"
+    assert {path: module.training for path, module in outer.named_modules()} == before
+    refused(IndexError, lambda: evaluate(outer, [(IDS[None], IDS[None] + V)]), "cross_entropy: targets must be")
+    assert {path: module.training for path, module in outer.named_modules()} == before
+
+
 def test_a_run_that_carries_goes_on_bit_for_bit(tmp_path):
     def run(place, steps, resume=False):
         carried = Carried(model_of("lstm"))
@@ -144,4 +159,36 @@ def test_what_cannot_be_carried_is_refused():
     refused(TypeError, lambda: Carried(TransformerLM(V, 4, 2, 1, T)), "Carried:", "RecurrentLM")
     carried = Carried(model_of("lstm"))
     carried.loss(*next(streams(IDS, 3, T)))
-    refused(ValueError, lambda: carried.loss(*next(streams(IDS, 2, T))), "LSTM:", "(2, 3, 4)", "(2, 2, 4)")
+    refused(ValueError, lambda: carried.loss(*next(streams(IDS, 2, T))), "Carried: ids has 2 rows", "carried has 3", "forget()")
+    carried.forget()
+    carried.loss(*next(streams(IDS, 2, T)))
+    refused(ValueError, lambda: carried(IDS), "Carried: ids came as an array of shape (200,)", "(B, T)")
+
+
+@every_device
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_state_follows_the_model_to_another_device_and_dtype(device, dtype):
+    carried, stays = (Carried(model_of("gru")) for _ in range(2))
+    pieces = [x for x, _ in streams(IDS, 3, T, steps=2)]
+    for model in (carried, stays):
+        model(pieces[0])
+    carried.to(device, dtype=dtype)
+    logits = carried(mx.tensor(pieces[1], device=device))
+    assert (logits.device, logits.dtype) == (device, dtype)
+    np.testing.assert_allclose(logits.numpy(), stays(pieces[1]).numpy(), rtol=1e-5 if dtype == "float32" else 1e-14, atol=1e-6)
+
+
+@every_cell
+def test_a_state_is_restored_whole_or_refused(cell):
+    carried, (x, _) = Carried(model_of(cell)), next(streams(IDS, 3, T))
+    carried(x)
+    before, state = carried.extra(), carried.state
+    for wrong in ({"foo": np.zeros(3)}, before | {"state.2": np.zeros((2, 3, 4))}, {n: a[:1] for n, a in before.items()},
+                  {n: a[0] for n, a in before.items()}, {n: a[..., :2] for n, a in before.items()}):
+        refused(ValueError, lambda wrong=wrong: carried.restore(wrong), "Carried: the checkpoint has", "expected state.0",
+                "of shape (2, B, 4)")
+    assert carried.state is state
+    carried.restore({})
+    assert carried.state is None and carried.extra() == {}
+    carried.restore(before)
+    assert same(carried.extra(), before)

@@ -292,6 +292,9 @@ def test_what_makes_no_sense_is_refused(decode):
     def scoring(scores):
         return lambda ids, state: (scores, state)
 
+    refused(TypeError, lambda: call(3), f"{name}: step is a int; expected a function (ids, state) -> (scores, state)")
+    refused(TypeError, lambda: call(lambda ids, state: np.zeros((2, V))), "step: it returned a ndarray; expected a pair")
+    refused(TypeError, lambda: call(lambda ids, state: (np.zeros((1, V)), 1, 2)), "step: it returned 3 values; expected a pair")
     refused(ValueError, lambda: call(stop=V), "step: its scores for", "of shape", "above the stop symbol 3")
     refused(ValueError, lambda: call(scoring(np.zeros((9, V)))), "step: its scores for", "of shape (9, 3)")
     refused(ValueError, lambda: call(scoring(np.zeros((1, 1, V)))), "step: its scores for", "of shape (1, 1, 3)")
@@ -305,4 +308,19 @@ def test_what_makes_no_sense_is_refused(decode):
 
 def test_a_beam_has_a_width_and_an_alpha():
     refused(ValueError, lambda: search(Toy(0), 0), "beam_search: width is 0")
-    refused(ValueError, lambda: search(Toy(0), 2, alpha=-0.1), "beam_search: alpha is -0.1", "at least 0")
+    refused(ValueError, lambda: search(Toy(0), 2, alpha=-0.1), "beam_search: alpha is -0.1", "from 0 to 10")
+    refused(ValueError, lambda: search(Toy(0), 2, alpha=1e5), "beam_search: alpha is 100000.0", "from 0 to 10")
+
+
+@every_device
+def test_a_state_whose_rows_do_not_come_first_is_refused(device):
+    """As that of a recurrence, (S, B, H): with as many layers as rows it is found at the second step."""
+    for shape, says in (((5, 2), "(5, 2); expected 2 rows"), ((), "(); expected 2 rows"), ((2, 2, 3), "(2, 8, 3); expected 8 rows")):
+        def step(ids, state):
+            return np.zeros((len(ids), V)), state if state.ndim < 3 else mx.tensor(np.zeros((2, len(ids), 3)), device=device)
+
+        state = mx.tensor(np.zeros(shape), device=device)
+        for given in (state, state.array, {"h": [state]}):
+            refused(ValueError, lambda given=given, step=step: beam_search(
+                lambda ids, state: step(ids, state["h"][0] if isinstance(state, dict) else state), given, [START] * 2,
+                stop=STOP, steps=STEPS), f"select: a state has shape {says} as first axis", "state[r] is that of row r")

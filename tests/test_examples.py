@@ -52,6 +52,24 @@ def test_train_language_model(model, tmp_path, monkeypatch, capsys):
     assert len(results["train_bits"]) == 3 and results["heldout_bits"] < 8
 
 
+def test_a_short_text_is_read_on_by_fewer_readers_and_one_too_short_is_told_before_training(tmp_path, monkeypatch, capsys):
+    def train(text, steps="2"):
+        (tmp_path / "book.txt").write_text(text)
+        run(monkeypatch, "train_language_model.py", "--model", "rnn", "--carry", "--text", "book.txt", "--steps", steps,
+            "--batch", "2", "--characters", "1")
+
+    for characters in (1300, 4000):                                          # held out: as few as one reader needs, and three
+        train(("the cat sat on the mat. " * 200)[:characters])
+        assert re.search(r"^held-out text  \d\.\d{3} bits per character", capsys.readouterr().out, re.M)
+    for characters, says in ((1280, "streams: ids has 128 characters"), (200, "streams: ids has 180 characters")):
+        with pytest.raises(SystemExit, match=f"the text is too short: {says}"):
+            train(("the cat sat on the mat. " * 200)[:characters])
+        assert "step" not in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        train("the cat", "0")
+    assert "--steps: 0; expected at least 1" in capsys.readouterr().err
+
+
 def test_gradients_through_time(through_time, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(through_time, "LENGTHS", (8, 12, 16))
     monkeypatch.setattr(through_time, "B", 3)

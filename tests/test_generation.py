@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import minitx as mx
+from minitx.carried import Carried
 from minitx.data import Vocabulary, windows
 from minitx.generation import generate
 from minitx.models import LanguageModel, RecurrentLM, TransformerLM
@@ -68,6 +69,27 @@ def test_a_model_with_a_limited_context_sees_the_last_symbols_that_fit():
         assert written[t] == transformer(np.array([written[max(0, t - T):t]])).array[0, -1].argmax()
 
 
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_a_recurrent_model_reads_every_symbol_once_and_writes_what_it_would_if_it_read_all_again(cell, monkeypatch):
+    model = RecurrentLM(V, 5, 6, 2, cell=cell, rng=np.random.default_rng(0), dtype="float64")
+    for p in model.parameters():
+        p.assign_(3 * p.array)                          # sure of itself, and different after every text
+    model.eval()
+    written = IDS[:4].tolist()
+    for _ in range(30):
+        written.append(int(model(np.array([written])).array[0, -1].argmax()))
+    read, embed = [], model.embed
+    monkeypatch.setattr(model, "embed", lambda ids: read.extend(ids.ravel().tolist()) or embed(ids))
+    assert list(generate(model, IDS[:4], 30, temperature=0)) == written[4:] and len(set(written[4:])) > 1
+    assert read == written[:-1]
+
+
+def test_what_is_carried_is_no_place_to_write_from():
+    carried = Carried(RecurrentLM(V, 5, 6))
+    refused(TypeError, lambda: next(generate(carried, [0], 5)), "generate: model is a Carried", "give carried.model")
+    assert carried.state is None and len(list(generate(carried.model, [0], 5))) == 5
+
+
 def test_writing_puts_the_mode_back_also_when_nobody_reads_to_the_end():
     for mode in (True, False):
         parrot = Parrot([0, 1]).train(mode)
@@ -77,12 +99,18 @@ def test_writing_puts_the_mode_back_also_when_nobody_reads_to_the_end():
         next(half_read)
         half_read.close()
         assert parrot.training is mode
+    model = RecurrentLM(V, 3, 4, dropout=0.5)
+    model.dropout.eval()
+    before = [module.training for _, module in model.named_modules()]
+    assert list(generate(model, [0], 5, temperature=0)) == list(generate(model, [0], 5, temperature=0)), "without dropout"
+    assert [module.training for _, module in model.named_modules()] == before and len(set(before)) == 2
 
 
 def test_writing_refuses_an_empty_prompt_and_a_negative_temperature():
     parrot = Parrot([0, 1])
     refused(ValueError, lambda: next(generate(parrot, [], 5)), "generate: the prompt is empty", "at least one id")
     refused(ValueError, lambda: next(generate(parrot, [0], 5, temperature=-1)), "temperature is -1; expected", "at least 0")
+    refused(TypeError, lambda: next(generate(parrot, [0], 5, rng=3)), "generate: rng is a int; expected a Generator")
     assert list(generate(parrot, [0], 0)) == []
 
 

@@ -229,6 +229,8 @@ def test_what_cannot_be_measured_is_refused():
     with mx.no_grad():
         refused(RuntimeError, lambda: graph.cost(ops.exp, x), "cost: called under no_grad()")
     refused(ValueError, lambda: graph.paths(ops.exp, np.ones(3)), "paths: x has shape (3,)", "(B, T)")
+    refused(ValueError, lambda: graph.paths(ops.exp, np.ones((0, 3))), "paths: x has shape (0, 3)", "B > 0")
+    refused(TypeError, lambda: graph.paths(ops.exp, [[1, 2]]), "paths: x is a list", "np.array(ids)")
     refused(ValueError, lambda: graph.paths(ops.sum, x), "paths: the function returned shape ()", "(B, T, ...)")
 
 
@@ -258,7 +260,10 @@ RULES = {       # what is computed, and the chains of the result
     "x * 2": [[0, 1, 2], [10, 11, 12]],
     "1 - x[0]": [np.inf, 1, 2],                                              # 1 - 1 is 0
     "x[:, :1] + x": [[0, 0, 0], [10, 10, 10]],
-    "xp.maximum(x[0], x[1])": [0, 1, 2],
+    "xp.maximum(x[0], x[1])": [10, 11, 12],                                  # the winners
+    "xp.minimum(x[0], x[1])": [0, 1, 2],
+    "xp.maximum(x, 4)": [[np.inf, np.inf, np.inf], [10, 11, 12]],            # at a tie both
+    "xp.minimum(x, x[:, :1] * 2)": [[0, 0, 0], [10, 11, 12]],
     "x @ x.T": [[1, 1], [1, 11]],
     "x @ x[1]": [1, 11],
     "x[0] @ x[1]": 1,
@@ -286,7 +291,7 @@ RULES = {       # what is computed, and the chains of the result
     "xp.broadcast_to(x[0], (2, 3))": [[0, 1, 2]] * 2,
     "xp.zeros_like(x)": [[np.inf] * 3] * 2,
     "x.astype('float32').astype(int)": [[0, 1, 2], [10, 11, 12]],
-    "xp.clip(x, 2, 5)": [[0, 1, 2], [10, 11, 12]],
+    "xp.clip(x, 2, 5)": [[np.inf, 1, 2], [10, 11, np.inf]],
     "next(iter(x))": [0, 1, 2],
 }
 

@@ -98,7 +98,7 @@ class Outputs(mx.Observer):
     def __init__(self, parameters):
         self.arrays, self.given = [], {id(p.array) for p in parameters}
 
-    def output(self, op, outputs):
+    def output(self, op, arrays, outputs):
         self.arrays += [weakref.ref(owner) for owner in map(backend.owner, outputs) if id(owner) not in self.given]
 
     def alive(self):

@@ -1,4 +1,4 @@
-"""Two language models of one interface: what they compute, from where they start, on what a prediction may depend."""
+"""Language models of one interface: what they compute, from where they start, on what a prediction may depend."""
 
 import math
 
@@ -21,6 +21,12 @@ MODELS = {
     "lstm of two layers": lambda **options: RecurrentLM(V, 4, 5, L=2, **options),
     "pre-norm transformer": lambda **options: TransformerLM(V, D=4, N=2, L=2, T=T, **options),
     "post-norm transformer": lambda **options: TransformerLM(V, D=4, N=1, L=1, T=T, norm="post", **options),
+    "Llama": lambda **options: TransformerLM(V, 8, 4, 1, T, positions="rotary", rotary={"pairing": "neighbours"}, M=2,
+                                             normaliser="rms", feed="swiglu", use_bias=False, **options),
+    "tied, with sinusoids": lambda **options: TransformerLM(V, 5, 1, 1, T, positions="sinusoid", feed="relu", tied=True,
+                                                            **options),
+    "ALiBi": lambda **options: TransformerLM(V, 6, 3, 1, T, positions="alibi", feed="gelu_exact", tied=True, **options),
+    "no positions": lambda **options: TransformerLM(V, 4, 2, 1, None, F=3, positions="none", norm="post", **options),
 }
 every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 
@@ -78,6 +84,14 @@ def test_the_first_guess_is_nearly_uniform(make):
     mx.seed(0)
     loss = make().loss(*rng.integers(0, 80, (2, 8, 32))).item()
     assert loss == pytest.approx(math.log(80), rel=0.01)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoid", "rotary", "alibi", "none"])
+def test_a_tied_head_starts_with_scores_of_about_one(positions):
+    mx.seed(0)
+    for D in (16, 64, 256):
+        logits = TransformerLM(80, D, 4, 1, 32, positions=positions, tied=True)(rng.integers(0, 80, (8, 32))).array
+        assert 0.2 < logits.std() < 2
 
 
 @every_model

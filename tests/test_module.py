@@ -52,6 +52,15 @@ def test_parameters_have_paths():
     refused(NotImplementedError, lambda: nn.Module()(1), "Module: a Module needs a forward method")
 
 
+def test_an_attribute_of_any_name_is_a_part():
+    class Speech(nn.Module):
+        def __init__(self):
+            self.parts = [nn.Linear(2, 3)]
+
+    assert [path for path, _ in Speech().named_parameters()] == ["parts.0.W", "parts.0.b"]
+    assert "parts.0: Linear 9" in repr(Speech())
+
+
 def test_a_parameter_in_two_places_is_one_parameter():
     tree = Tree()
     tree.blocks[1].W = tree.blocks[0].W

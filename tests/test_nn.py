@@ -173,5 +173,5 @@ def test_c47_dropout_at_1_gives_zeros_and_beyond_is_refused():
 def test_mistakes_are_named():
     refused(ValueError, lambda: nn.MultiHeadAttention(6, 4), "MultiHeadAttention", "D = 6", "N = 4")
     refused(ValueError, lambda: nn.TransformerBlock(4, 2, norm="none"), "TransformerBlock", "'pre' or 'post'", "'none'")
-    refused(ValueError, lambda: nn.RNN(2, 2, activation="sin")(leaf(np.ones((1, 1, 2)), "float32")), "rnn: ", "'sin'")
+    refused(ValueError, lambda: nn.RNN(2, 2, activation="sin")(leaf(np.ones((1, 1, 2)), "float32")), "RNN: ", "'sin'")
     refused(ValueError, lambda: nn.LSTM(2, 3)(leaf(np.ones((1, 1, 4)), "float32")), "lstm: W must be (D, 4H)", "4 by x")

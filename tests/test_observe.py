@@ -11,9 +11,10 @@ import pytest
 import minitx as mx
 from minitx import ops
 from minitx.models import RecurrentLM, TransformerLM
+from minitx.observer import observer
 from minitx.saved import keeps
 
-from .common import every_device, leaf
+from .common import every_device, leaf, refused
 from .harness import assert_close, on_host
 
 rng = np.random.default_rng(0)
@@ -30,20 +31,20 @@ class Recorder(mx.Observer):
         self.arrays.append(list(arrays))
         self.copies.append([x.copy() for x in arrays])
 
-    def module(self, module):
-        def forward(*args, **options):
+    def module(self, module, forward):
+        def seen(*args, **options):
             self.note("enter", type(module).__name__)
-            result = module.forward(*args, **options)
+            result = forward(*args, **options)
             self.note("leave", type(module).__name__)
             return result
-        return forward
+        return seen
 
-    def watch(self, op):
-        return lambda name, array, step: self.note("watch", op, name, step, arrays=[array])
+    def watch(self, op, arrays):
+        return lambda name, array, step: self.note("watch", op.name, name, step, arrays=[array])
 
-    def output(self, op, outputs):
-        self.note("output", op, arrays=outputs)
-        return lambda dys: self.note("report", op, arrays=dys)
+    def output(self, op, arrays, outputs):
+        self.note("output", op.name, arrays=outputs)
+        return lambda dys: self.note("report", op.name, arrays=dys)
 
     def leaves(self, found):
         self.note("leaves", arrays=found.values())
@@ -123,6 +124,7 @@ def test_an_output_that_nobody_used_is_reported_as_zeros_and_nothing_under_no_gr
 
 
 def test_observers_are_nested_and_per_thread():
+    """Those inside look on beside those outside."""
     def compute():
         ops.exp(leaf([1]))
 
@@ -137,22 +139,72 @@ def test_observers_are_nested_and_per_thread():
             raise KeyError
         compute()
     compute()
-    assert outer.calls == inner.calls == [("output", "exp")]
+    assert outer.calls == 2 * inner.calls == 2 * [("output", "exp")]
+
+
+def test_each_of_several_observers_sees_everything_and_they_may_leave_in_any_order():
+    class Silent(mx.Observer):
+        """It stands in between and wishes to see nothing."""
+
+    net, x = Net(), leaf([[1, 1]])
+    with mx.observe(Recorder()) as alone:
+        net(x).sum().backward()
+    with mx.observe(Silent()):
+        assert observer.get().watch(ops.rnn, []) is None, "nobody asked, so the op has nobody to show it to"
+    ones = Recorder(), Silent(), Recorder(), Recorder()
+    blocks = [mx.observe(who) for who in ones]
+    for block in blocks:
+        block.__enter__()
+    net(x).sum().backward()
+    blocks[0].__exit__(None, None, None)
+    net(x).sum().backward()
+    for block in blocks[:0:-1]:
+        block.__exit__(None, None, None)
+    net(x).sum().backward()
+    first, _, *others = ones
+    assert first.calls == alone.calls and [who.calls for who in others] == [2 * alone.calls] * 2
+    with mx.observe(first), mx.profile() as inside:
+        net(x).sum().backward()
+        refused(RuntimeError, mx.observe(first).__enter__, "observe: this Recorder looks on already", "make one for each block")
+    with mx.profile() as outside, mx.observe(Recorder()):
+        net(x).sum().backward()
+    assert {p.rows["linear"].calls for p in (inside, outside)} == {1} and inside.rows["linear"].backward > 0
+
+
+def test_what_several_put_around_an_op_or_a_module_is_nested():
+    class Twice(mx.Observer):
+        def around(self, op, vjp):
+            return (lambda x: (2 * vjp(x)[0], vjp(x)[1])) if op.name == "exp" else vjp
+
+        def module(self, module, forward):
+            return lambda x: forward(x) * 3.0
+
+    class Exp(mx.nn.Module):
+        def forward(self, x):
+            return ops.exp(x)
+
+    with mx.observe(Twice()), mx.observe(Twice()):
+        assert ops.exp(leaf([0])).array == 4
+    with mx.observe(Twice()), mx.profile():
+        assert ops.exp(leaf([0])).array == 2
+    with mx.observe(Twice()):
+        assert Exp()(leaf([0])).array == 6
 
 
 # watch
 
 
-def test_attention_shows_its_weights():
+@pytest.mark.parametrize("op", [ops.attention, ops.textbook_attention], ids=lambda op: op.name)
+def test_attention_shows_its_weights(op):
     q, k, v = (leaf(rng.standard_normal((1, 2, 3, 4))) for _ in range(3))
     with mx.observe(Recorder()) as seen:
-        y = ops.attention(q, k, v, causal=True)
-    [(_, [probs])] = seen.of("watch", "attention", "probs", None)
+        y = op(q, k, v, causal=True)
+    [(_, [probs])] = seen.of("watch", op.name, "probs", None)
     np.testing.assert_allclose(probs.sum(-1), 1)
     np.testing.assert_allclose(probs @ v.array, y.array)
     own = []
     with mx.observe(Recorder()) as seen:
-        ops.attention(q, k, v, watch=lambda *call: own.append(call))
+        op(q, k, v, watch=lambda *call: own.append(call))
     assert own and not seen.of("watch"), "the watch of the caller comes first"
 
 
@@ -219,8 +271,9 @@ def test_a_recurrence_shows_what_its_cells_show_and_the_gradient_of_every_state(
             assert set(expected) == {(name, t) for name, t in shown if t < ends}
             for call, array in expected.items():
                 assert_close(on_host([shown[call][b]]), on_host([array[0]]), 1e-12, f"{call} of sequence {b}")
-        for d, t in ((d, t) for d in back for t in range(ends, T)):
-            assert not shown[d, t][b].any(), "in the padding no gradient arrives"
+        for name, t in ((name, t) for name in (*forwards, *back) for t in range(ends, T)):
+            [padding] = on_host([shown[name, t][b]])
+            assert np.isnan(padding).all() and padding.dtype == "float64", "nothing happens in the padding"
 
 
 # saved

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minitx as mx
-from minitx.optim import SGD, Adam, AdamW, clip_grad_norm, grad_norm, warmup_cosine
+from minitx.optim import SGD, Adam, AdamW, clip_grad_norm, grad_norm, inverse_sqrt, warmup_cosine
 
 from .common import every_device, leaf, refused
 
@@ -222,3 +222,16 @@ def test_c46_a_schedule_learns_from_the_first_step_and_never_passes_its_peak_or_
 @pytest.mark.parametrize("warmup", [-1, 11])
 def test_a_warm_up_longer_than_all_is_refused(warmup):
     refused(ValueError, lambda: warmup_cosine(1, total=10, warmup=warmup), "from 0 to total = 10", f"got {warmup}")
+
+
+def test_the_schedule_of_2017_is_that_of_its_paper():
+    D, warmup = 512, 4000
+    rate = inverse_sqrt((D * warmup) ** -0.5, warmup=warmup)
+    for step in (1, 7, 3999, 4000, 4001, 100_000):                                  # the paper counts from 1
+        assert rate(step - 1) == pytest.approx(D ** -0.5 * min(step ** -0.5, step * warmup ** -1.5), rel=1e-12)
+    assert max(map(rate, range(9000))) == rate(warmup - 1) == (D * warmup) ** -0.5
+
+
+@pytest.mark.parametrize("peak, warmup, complaint", [(-1.0, 2, "peak is -1.0"), (1.0, 0, "warmup is 0")])
+def test_a_schedule_without_sense_is_refused(peak, warmup, complaint):
+    refused(ValueError, lambda: inverse_sqrt(peak, warmup=warmup), "inverse_sqrt", complaint)

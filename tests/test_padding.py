@@ -32,10 +32,15 @@ def test_what_is_padded_can_be_had_back(sequences, value):
 
 @every_device
 def test_a_mask_is_true_where_a_symbol_is(device):
-    lengths = mx.tensor([2, 0, 3], device=device).array
-    for T, right in ((3, [[1, 1, 0], [0, 0, 0], [1, 1, 1]]), (0, [[], [], []])):
+    for lengths, T, right in (([2, 0, 3], 3, [[1, 1, 0], [0, 0, 0], [1, 1, 1]]), ([1], 2, [[1, 0]]), ([0, 0], 0, [[], []])):
+        lengths = mx.tensor(lengths, device=device).array
         [mask] = on_host([mask_of(lengths, T)])
         assert mask.dtype == bool and mask.tolist() == right
+    for wrong in (4, -1):
+        refused(ValueError, lambda wrong=wrong: mask_of(lengths + wrong, 3), "mask_of: lengths must be from 0 to T = 3", str(wrong))
+    refused(TypeError, lambda: mask_of(lengths * 1.0, 3), "mask_of: lengths is of shape (2,) and float64", "whole numbers (B)")
+    refused(TypeError, lambda: mask_of(lengths[:, None], 3), "mask_of: lengths is of shape (2, 1)")
+    refused(TypeError, lambda: mask_of([1, 2], 3), "mask_of: lengths is a list")
 
 
 def test_the_decoder_reads_the_symbol_before_the_one_that_it_is_to_predict():
@@ -103,7 +108,20 @@ def test_bad_lengths_are_refused():
     refused(ValueError, lambda: batches_of([1.5, 2]), "length_batches: lengths", "(2,)", "float64", "whole numbers")
     refused(ValueError, lambda: batches_of([1, -1]), "length_batches: lengths", "at least 0")
     refused(ValueError, lambda: pair_batch([[1], [2]], [[1]], start=1, stop=2), "pair_batch: there are 2 sources and 1 targets")
-    refused(ValueError, lambda: padding_share([1, 2], [[2]]), "padding_share: ids run from 2 to 2")
+    refused(ValueError, lambda: padding_share([1, 2], [[2]]), "padding_share: a batch has places from 2 to 2", "0 to 1",
+            "there are 2 lengths")
+    for shape in ((), (2, 1), (2, 3), (2, 2, 1), (0, 3)):
+        refused(ValueError, lambda shape=shape: batches_of(np.ones(shape, int)), "length_batches: lengths", str(shape), "(N, 2)")
+
+
+def test_numbers_that_int64_cannot_hold_are_refused():
+    """They would become others: 2⁶³ the smallest negative one."""
+    for number in (2**63, 2**64 - 1, 2**70):
+        refused(ValueError, lambda number=number: pad([[1], [0, number]]), "pad: ids has")
+        refused(ValueError, lambda number=number: padding_share([number], [[0]]), "padding_share: lengths has")
+        refused(TypeError, lambda number=number: pad([[1], [2, 3]], number), "pad: value is")
+    assert pad([[2**63 - 1]])[0].item() == 2**63 - 1
+    refused(TypeError, lambda: pad(np.array(3)), "pad: got a ndarray; expected several rows")
 
 
 @pytest.mark.parametrize("B, count", [(64, 16), (1000, 1), (2000, 1)])

@@ -69,16 +69,16 @@ def test_what_a_logarithmic_scale_cannot_show_is_marked():
     log = Odd(MODELS["rnn"]())
     picture = log.plot.gradients(tokens=TOKENS)
     texts = drawn(picture)
-    assert {"zero", "infinite", "not a number"} < set(texts)
+    assert {"zero", "infinite", "padding or NaN"} < set(texts)
     first, second = picture.axes[0].collections
     colours = list(map(tuple, first.to_rgba(first.get_array())[0]))
     marks = [tuple(int(plots.SPECIAL[kind][i:i + 2], 16) / 255 for i in (1, 3, 5)) + (1,)
-             for kind in ("zero", "infinite", "not a number")]
+             for kind in ("zero", "infinite", "padding or NaN")]
     np.testing.assert_allclose([colours[0], colours[5], colours[6]], marks)
     assert len(set(colours)) == 7 and second.get_array().shape == (1, 2)
     name, bars, first_size, last_size = log.text.gradients().splitlines()[1].split()
-    assert (name, bars, first_size, last_size) == ("a", "·▁▄▅█∞?", "0", "nan")
-    assert "· zero, ∞ infinite, ? not a number" in log.text.gradients()
+    assert (name, bars, first_size, last_size) == ("a", "·▁▄▅█∞–", "0", "nan")
+    assert "· zero, ∞ infinite, – padding or NaN" in log.text.gradients()
     for odd in ([0.0, 0.0], [math.nan] * 2, [math.inf] * 2, [3.0, 3.0]):
         log.gradients = lambda odd=odd: {"a": np.array(odd)}
         assert log.text.gradients() and log.plot.gradients().axes[0].collections[0].norm.vmin > 0
@@ -91,7 +91,7 @@ def test_an_exploding_net_is_drawn():
     with mx.record(model) as log, expecting_overflow():
         model(x)[0][:, -1].sum().backward()
     log.plot.gradients()
-    assert "∞" in log.text.gradients() or "?" in log.text.gradients()
+    assert "∞" in log.text.gradients() or "–" in log.text.gradients()
 
 
 def test_gradients_in_letters():
@@ -139,6 +139,61 @@ def test_gates_are_maps_of_units_over_time_and_their_mean(kind, names):
         mean = log["recurrence.layers.1"][name][2].mean(-1)
         assert line.split() == [name, "".join("▁▂▃▄▅▆▇█"[round(7 * float(m))] for m in mean), f"{mean.mean():.3g}"]
     assert legend == "▁ closed … █ open"
+
+
+def test_padding_is_marked():
+    model = mx.nn.GRU(3, 4)
+    with mx.record(model) as log:
+        model(mx.tensor(np.ones((2, 5, 3), "float32")), None, [4, 2])[0].sum().backward()
+    *lines, legend = log.text.gates(sample=1).splitlines()[2:]
+    for line, name in zip(lines, "rz", strict=True):
+        assert line.split()[1][2:] == "–––" and "–" not in line.split()[1][:2]
+        assert float(line.split()[2]) == pytest.approx(log["layers.0"][name][1, :2].mean(), rel=1e-2)
+    assert legend == "▁ closed … █ open, – padding or NaN"
+    assert log.text.gates(width=2).splitlines()[2].split()[1][1] == "–", "among the steps that a letter stands for, too"
+    gradients = log.text.gradients().splitlines()
+    assert gradients[1].split()[2].index("–") == 4 and "– padding or NaN" in gradients[2]
+    picture = log.plot.gates(sample=1)
+    shown = picture.axes[0].images[0].get_array()
+    assert shown.mask[:, 2:].all() and not shown.mask[:, :2].any()
+    assert "padding or NaN" in [text.get_text() for axes in picture.axes if axes.get_legend()
+                                for text in axes.get_legend().get_texts()]
+    assert "padding or NaN" in texts_of(log.plot.gradients())
+
+
+@pytest.mark.parametrize("call, parts", [
+    (lambda log, tokens: log.plot.gradients(tokens=tokens), (f"gradients: there are 2 tokens for {T} time steps", "give one")),
+    (lambda log, tokens: log.plot.gates(tokens=tokens), (f"gates: there are 2 tokens for {T} time steps",)),
+    (lambda log, tokens: log.plot.attention(tokens=tokens), (f"attention: there are 2 tokens for {T} queries",)),
+    (lambda log, tokens: log.plot.attention(tokens="abcdefg", keys=tokens), (f"attention: there are 2 tokens for {T} keys",)),
+    (lambda log, tokens: log.text.attention(tokens=tokens), (f"attention: there are 2 tokens for {T} queries",)),
+], ids=["gradients", "gates", "attention", "keys", "in letters"])
+def test_there_is_a_token_for_each_step_or_none(call, parts):
+    log = recorded("transformer" if "attention" in parts[0] else "lstm")
+    for tokens in ("ab", [1, 2]):
+        refused(ValueError, lambda tokens=tokens: call(log, tokens), *parts)
+
+
+def test_tokens_may_be_numbers_and_so_may_numbers_of_numpy():
+    log = recorded("lstm")
+    labels = log.plot.gradients(tokens=np.arange(T)).axes[2].get_xticklabels()
+    assert [text.get_text() for text in labels] == [*map(str, range(T))]
+    one = np.int64(1)
+    assert log.text.gates(one, sample=one) == log.text.gates(1, sample=1)
+    attention = recorded("transformer")
+    assert attention.text.attention(one, one, sample=one, tokens=range(T)) == attention.text.attention(1, 1, sample=1)
+    for width in (0, -1, 2.5):
+        refused(ValueError, lambda width=width: log.text.gradients(width=width), f"gradients: width is {width}", "at least 1")
+        refused(ValueError, lambda width=width: log.text.gates(width=width), f"gates: width is {width}", "at least 1")
+    refused(ValueError, lambda: log.text.gates(True), "gates: layer is True")
+    refused(ValueError, lambda: log.text.gates(sample=True), "gates: sample is True")
+
+
+def test_all_layers_and_heads_in_letters_stand_one_below_the_other():
+    text = recorded("transformer").text
+    every = text.attention(None, None)
+    assert every == "\n\n".join(text.attention(layer, head) for layer in range(3) for head in range(2))
+    assert text.attention(None) == "\n\n".join(text.attention(layer) for layer in range(3))
 
 
 @pytest.mark.parametrize("call, parts", [

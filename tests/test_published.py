@@ -303,6 +303,11 @@ def test_only_what_is_missing_is_to_be_installed(monkeypatch):
         "needs pytest==0.1 and json: pip install --no-deps pytest==0.1"
 
 
+@pytest.mark.parametrize("requirement", ["pytest", "pytest==", "pytest>=1"])
+def test_a_requirement_without_a_version_is_refused(requirement):
+    refused(ValueError, lambda: packaged_file(requirement, "RECORD"), f"packaged_file: requirement is {requirement!r}", "version")
+
+
 def test_a_packaged_file_is_found_and_a_missing_one_named():
     requirement = f"pytest=={metadata.version('pytest')}"
     assert packaged_file(requirement, "pytest/__init__.py").read_text("utf-8")

@@ -17,12 +17,13 @@ import minitx as mx
 from minitx import ops
 from minitx.backend import to_device, to_host
 from minitx.checkpoint import load_arrays
-from minitx.data import windows
+from minitx.data import pair_batch, windows
 from minitx.models import RecurrentLM, TransformerLM
 from minitx.observer import observer
 from minitx.optim import SGD, Adam, clip_grad_norm
 from minitx.recorded import length
 from minitx.runs import Keeper
+from minitx.seq2seq import Seq2Seq
 from minitx.training import train
 
 from .common import every_device, leaf, refused, same
@@ -135,8 +136,10 @@ def test_only_its_own_copies_stay_in_memory():
         del loss
         assert [t() for t in tensors] == [None, None], "freed by reference count alone"
         before = {id(p.array) for p in model.parameters()}
-        kept = [a for call in log._calls.values() for c in call for parts in c._shown.values() for a in parts.values()]
-        assert all(a.base is None and id(a) not in before for a in kept)
+        runs = [run for calls in log._calls.values() for call in calls for run in call._runs]
+        kept = [a for run in runs for parts in run.shown.values() for a in parts.values()]
+        assert len(kept) > 9 and all(a.base is None and id(a) not in before for a in kept)
+        assert not any(run.lasting for run in runs), "by which steps were told apart"
     finally:
         gc.enable()
 
@@ -158,7 +161,7 @@ def test_an_error_ends_the_step_and_the_log_says_so():
         with pytest.raises(RuntimeError, match="stop"), log:
             model.loss(*IDS)
             raise RuntimeError("stop\nhere")
-        assert observer.get() is outer, "the slot has what it had"
+        assert observer.get().links == (outer,), "the slot has what it had"
     assert "incomplete, it ended with RuntimeError: stop here" in str(log) and log["head"]["output"].shape == (B, T, V)
     with pytest.raises(IndexError), log:
         model(IDS[0] + V)
@@ -268,7 +271,7 @@ def test_the_fast_way_the_loop_and_the_tape_show_the_same_gates_and_gradients(ce
         assert seen["fast"][name].shape == (B, T, 5)
         for way in ("unroll", "tape"):
             np.testing.assert_allclose(seen[way][name], seen["fast"][name], rtol=1e-9, atol=1e-12, err_msg=f"{way} {name}")
-    assert set(seen["fast"]) == {*names, "input", "output", "doutput", *["c"] * (cell == "lstm")}
+    assert set(seen["fast"]) == {*names, "input", "output", "dinput", "doutput", *["c"] * (cell == "lstm")}
     np.testing.assert_allclose(seen["fast"]["doutput"], 2 * seen["fast"]["output"], err_msg="from outside, not through time")
     np.testing.assert_allclose(seen["fast"]["dh"][:, -1], seen["fast"]["doutput"][:, -1])
 
@@ -293,8 +296,8 @@ def test_a_way_back_that_was_broken_off_leaves_the_first_steps_open():
     x, states, weights = a_sequence("rnn")
 
     class Broken(mx.Recorder):
-        def watch(self, op):
-            see = super().watch(op)
+        def watch(self, op, arrays):
+            see = super().watch(op, arrays)
 
             def until(name, array, step):
                 if step == 2:
@@ -326,7 +329,7 @@ def test_a_layer_that_reads_backwards_counts_its_own_steps():
 def test_outputs_and_their_gradients_by_path(kind):
     log = recorded(kind)
     assert log.paths == [path for path, _ in log.model.named_modules() if path in log.paths]
-    assert {"", "tokens", "head"} < set(log.paths)
+    [tokens] = [path for path in log.paths if path.split(".")[-1] == "tokens"]
     logits = log["head"]["output"]
     assert log["head"]["output"].shape == (B, T, V) and np.array_equal(log[""]["output"], logits)
     p = np.exp(logits - logits.max(-1, keepdims=True))
@@ -334,9 +337,9 @@ def test_outputs_and_their_gradients_by_path(kind):
     np.testing.assert_allclose(log["head"]["doutput"], (p - np.eye(V)[IDS[1]]) / (B * T), atol=1e-7)
     W = made(kind)[0].head.W.array                      # as it was before the step
     np.testing.assert_allclose(log["head"]["dinput"], log["head"]["doutput"] @ W.T, atol=1e-7)
-    assert "input" not in log["tokens"], "ids are not recorded"
+    assert "input" not in log[tokens], "ids are not recorded"
     with pytest.raises(KeyError, match=r"did not show 'input', only output, doutput"):
-        log["tokens"]["input"]
+        log[tokens]["input"]
 
 
 def test_attention_and_the_stream_of_a_transformer():
@@ -349,8 +352,9 @@ def test_attention_and_the_stream_of_a_transformer():
     assert stream.shape == dstream.shape == (4, B, T, 8)
     assert np.array_equal(stream[0], log["blocks.0"]["input"]) and np.array_equal(stream[1], log["blocks.1"]["input"])
     assert np.array_equal(stream[3], log["final_norm"]["input"]) and np.array_equal(dstream[3], log["final_norm"]["dinput"])
-    np.testing.assert_allclose(stream[1] - stream[0], log["blocks.0.attention.out"]["output"] + log["blocks.0.down"]["output"],
-                               atol=1e-6)
+    added = [log[path]["output"] for path in log.paths if path.startswith("blocks.0.") and path.endswith((".out", ".down"))]
+    assert len(added) == 2
+    np.testing.assert_allclose(stream[1] - stream[0], sum(added), atol=1e-6)
     assert list(log.gradients()) == ["blocks.0 dinput", "blocks.0 doutput", "blocks.1 doutput", "blocks.2 doutput"]
     np.testing.assert_allclose(list(log.gradients().values()), np.sqrt((dstream ** 2).sum(-1)).mean(1), rtol=1e-5)
     refused(ValueError, lambda: log.stream("block"), "stream: blocks is 'block'", "one of: blocks")
@@ -417,12 +421,324 @@ def test_ops_outside_of_all_modules_belong_to_the_model_and_several_have_names_o
     assert log[""]["probs"].all() and not np.triu(log[""]["probs.1"][0, 0], 1).any()
 
 
-def test_cells_of_two_widths_in_one_module_are_told_apart_or_refused():
-    with mx.record(mx.nn.Module()) as log:
-        five, six = (ops.rnn_cell(*(leaf(np.zeros(shape)) for shape in ((B, 2), (B, H), (2, H), (H, H), H))) for H in (5, 6))
-        (five.sum() + six.sum()).backward()
-    refused(ValueError, lambda: log[""]["dh"], "'dh' was shown in shapes", "a module of its own")
-    assert log[""].lengths("dh").shape == (B, 2) and "dh_first" in log.summary()["modules"][""]
+@pytest.mark.parametrize("H", [5, 6], ids=["of one width", "of two widths"])
+@every_device
+def test_stacked_cells_in_one_module_are_told_apart_by_their_weights(H, device):
+    """Two layers step by step show what two sequences show one above the other; the weights of the second are views."""
+    rng, D = np.random.default_rng(2), 5
+    x = leaf(rng.standard_normal((B, T, D)), device=device)
+    layers = [[leaf(rng.standard_normal(shape), device=device) for shape in ((width, 4 * n), (n, 4 * n), 4 * n)]
+              for width, n in ((D, 5), (5, H))]
+    start = [[leaf(np.zeros((B, n)), device=device)] * 2 for n in (5, H)]
+
+    class Stack(mx.nn.Module):
+        def forward(self, x):
+            states, hs = list(start), []
+            for x_t in ops.unstack(x, axis=1):
+                for n, weights in enumerate(layers):
+                    weights = [w[:] for w in weights] if n else weights
+                    states[n] = ops.lstm_cell(states[0][0] if n else x_t, *states[n], *weights)
+                hs.append(states[1][0])
+            return ops.stack(*hs, axis=1)
+
+    class Two(mx.nn.Module):
+        def forward(self, x):
+            for state, weights in zip(start, layers):
+                x = ops.lstm(x, *state, *weights)[0]
+            return x
+
+    cells, sequences = mx.record(Stack()), mx.record(Two())
+    for log in (cells, sequences):
+        with log:
+            (log.model(x) ** 2).sum().backward()
+    for name in ("i", "f", "g", "o", "dh", "dc"):
+        for suffix, width in ("", 5), (".1", H):
+            assert cells[""][name + suffix].shape == cells[""].shape(name + suffix) == (B, T, width)
+            np.testing.assert_allclose(cells[""][name + suffix], sequences[""][name + suffix], rtol=1e-9, atol=1e-12)
+    assert not np.array_equal(cells[""]["dc"], cells[""].get("dc.1")) and "dh.2" not in cells[""]
+    assert list(cells.gradients()) == [f"Stack {name}" for name in ("dh", "dc", "dh.1", "dc.1")]
+    label, gates = cells.gates(1)
+    assert label == "i.1" and np.array_equal(gates["f"], cells[""]["f.1"][0]) and cells.gates("i.1")[0] == label
+    assert "c" not in gates, "the cells did not show it"
+
+
+def test_ops_that_show_the_same_name_do_not_write_over_each_other():
+    class Both(mx.nn.Module):
+        def __init__(self):
+            self.a, self.b = mx.nn.GRU(3, 4).layers[0], mx.nn.RNN(3, 4).layers[0]
+
+        def forward(self, x, h, back=True):
+            one = ops.gru(x, h, self.a.W, self.a.U, self.a.b, self.a.bU)[0]
+            return ops.rnn(x, h, self.b.W, self.b.U, self.b.b)[0] + (one if back else one.detach())
+
+    x, h = (leaf(np.random.default_rng(0).standard_normal(shape), "float32") for shape in ((2, 5, 3), (2, 4)))
+    logs = []
+    for back in (True, False):
+        logs.append(mx.record(Both()))
+        with logs[-1] as log:
+            log.model(x, h, back).sum().backward()
+    gru, rnn = (logs[0][""][name] for name in ("dh", "dh.1"))
+    assert np.array_equal(gru[:, -1], np.ones((2, 4))) and not np.allclose(gru, rnn)
+    assert "dh" not in logs[1][""] and "dh.1" in logs[1][""], "the second keeps its number when the first shows none"
+
+    class Attentions(mx.nn.Module):
+        def forward(self, x):
+            q = x[:, None]
+            return ops.additive_attention(x, x, x, leaf(np.ones(3), "float32")).sum() + ops.attention(q, q, q).sum()
+
+    with mx.record(Attentions()) as log:
+        log.model(x)
+    assert log[""]["probs"].shape == (2, 5, 5) and log[""]["probs.1"].shape == (2, 1, 5, 5)
+    assert {label: [p.shape for p in heads.values()] for label, heads in log.attention().items()} == {
+        "": [(5, 5)], "probs.1": [(5, 5)]}
+    assert np.array_equal(log.attention("probs.1", 0, 1)["probs.1"][0], log[""]["probs.1"][1, 0])
+
+
+class Looks(mx.nn.Module):
+    """A decoder that asks for one query after the other."""
+
+    def __init__(self, op):
+        self.op = op
+
+    def forward(self, q, k, other=None):
+        for t in range(q.shape[-2]):
+            for keys in (k, k if other is None else other):
+                self.look(q[..., t:t + 1, :], keys)
+                if other is None:
+                    break
+
+    def look(self, q_t, k):
+        return self.op(q_t, k, k, *[W_LOOK] * (self.op is ops.additive_attention))
+
+
+W_LOOK = leaf(np.ones(2))
+
+
+@pytest.mark.parametrize("op, N", [(ops.additive_attention, ()), (ops.attention, (2,))], ids=["additive", "multiplicative"])
+def test_attention_that_is_asked_step_by_step_in_one_call_is_put_together(op, N):
+    rng = np.random.default_rng(0)
+    q, k, other = (leaf(rng.standard_normal((B, *N, length, 2))) for length in (4, 5, 5))
+    with mx.record(Looks(op)) as log:
+        log.model(q, k)
+    with mx.record(Looks(op)) as whole:
+        whole.model.look(q, k)
+    assert set(log[""]) == {"input", "probs"} and log[""].shape("probs") == (B, *N, 4, 5)
+    np.testing.assert_allclose(log[""]["probs"], whole[""]["probs"], rtol=1e-12)
+    np.testing.assert_allclose(log[""].lengths("probs"), whole[""].lengths("probs"), rtol=1e-12)
+    [heads] = log.attention(sample=1).values()
+    assert [p.shape for p in heads.values()] == [(4, 5)] * (N or (1,))[0]
+    with mx.record(Looks(op)) as both:
+        both.model(q, k, other)
+    assert np.array_equal(both[""]["probs"], log[""]["probs"]) and both[""]["probs.1"].shape == (B, *N, 4, 5)
+    assert not np.allclose(both[""]["probs"], both[""]["probs.1"]), "two sources are two attentions"
+    with mx.record(Looks(op), norms=True) as lengths:
+        lengths.model(q, k)
+    assert set(lengths[""]) == {"input"}
+
+
+def test_bahdanaus_attention_can_be_looked_at():
+    model = Seq2Seq(6, 6, 4, 4, attention="additive")
+    source, lengths, inputs, targets = pair_batch([[1, 2, 3], [3]], [[1, 4, 5], [2, 3]], start=1, stop=2)
+    with mx.record(model) as log:
+        model.loss(source, lengths, inputs, targets).backward()
+    [heads] = log.attention(sample=1).values()
+    assert heads[0].shape == (4, 3) and np.allclose(heads[0], [[1, 0, 0]] * 4), "one symbol long"
+    assert log.attention()["decoder"][0].shape == (4, 3) and len(log.text.attention("decoder").splitlines()) == 6
+    assert log["decoder"]["probs"].shape == log.over_time("decoder", "probs").shape == (2, 4, 3)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 3), (3, 1)])
+def test_batches_that_are_accumulated_are_no_steps_of_one_decoder(sizes):
+    """A decoder that goes step by step in one call: each batch is a walk of its own, also where they have one step each."""
+    def pairs(n, symbols):
+        return pair_batch([[1, 2, 3][:n + 1]] * n, [[4] * symbols] * n, start=1, stop=2)
+
+    for symbols in (0, 3):
+        model = Seq2Seq(6, 6, 4, 4)
+        batches = [pairs(n, symbols) for n in sizes]
+        log = mx.record(model)
+        history = train(model, batches, SGD(model.parameters(), 0.0), steps=1, accumulate=2, record=log, title=None)
+        path, steps = "decoder.recurrence.layers.0", symbols + 1
+        with mx.record(model) as last:
+            model.loss(*batches[1]).backward(float((batches[1][-1] >= 0).sum() / sum((b[-1] >= 0).sum() for b in batches)))
+        assert len(log.calls(path)) == 2 * steps and log.over_time(path, "dh").shape == (sizes[1], steps, 4)
+        assert np.array_equal(log.over_time(path, "dh"), last.over_time(path, "dh"))
+        assert {name: size.tolist() for name, size in log.gradients().items()} == {
+            name: size.tolist() for name, size in last.gradients().items()}
+        assert log.over_time("decoder", "probs").shape[:2] == (sizes[1], steps)
+        assert str(log) and math.isfinite(history.recorded[0]["modules"][path]["dh_first"])
+
+
+def test_a_module_that_decodes_twice_in_one_call_shows_the_last_walk():
+    class Decoder(mx.nn.Module):
+        def __init__(self):
+            self.cell = Step()
+
+        def forward(self, x):
+            for t in range(x.shape[1]):
+                y = self.cell(x[:, t:t + 1])
+            return y
+
+    class Step(mx.nn.Module):
+        def __init__(self):
+            self.inner = mx.nn.RNN(3, 4)
+
+        def forward(self, x_t):
+            return self.inner(x_t)[0]
+
+    class Net(mx.nn.Module):
+        def __init__(self):
+            self.decoder = Decoder()
+
+        def forward(self, *sources):
+            return sum(self.decoder(x).sum() for x in sources)
+
+    x, y = (leaf(np.random.default_rng(0).standard_normal((2, n, 3)), "float32") for n in (4, 5))
+    with mx.record(Net()) as log:
+        (log.model(y, x) + log.model(y, x)).backward()
+        assert log.over_time("decoder.cell.inner.layers.0", "dh").shape == (2, 4, 4), "steps of one call of the decoder"
+    dh = log.over_time("decoder.cell.inner.layers.0", "dh")
+    assert np.isnan(dh[:, :3]).all() and np.isfinite(dh[:, 3]).all(), "this decoder forgets: only the last step has one"
+    assert np.isnan(log.gradients()["decoder.cell.inner.layers.0 dh"]).tolist() == [True] * 3 + [False]
+    with mx.record(Net()) as log:
+        (log.model(x) + log.model(x)).backward()
+    path = "decoder.cell.inner.layers.0"
+    assert len(log.calls(path)) == 8 and log.over_time(path, "dh").shape == (2, 4, 4)
+
+
+def test_steps_are_those_of_one_op_on_one_batch_and_a_search_may_lose_rows():
+    @mx.op("x (B, D), h (B, H), W (D, H), U (H, H), b (H) -> h_next (B, H)")
+    def other_cell(x, h, W, U, b):
+        return ops.rnn_cell.vjp(x, h, W, U, b)
+
+    class Several(mx.nn.Module):
+        def forward(self, x, h, weights):
+            for rows in (B, B, 2):
+                h = ops.rnn_cell(x[:rows, 0], h[:rows], *weights)
+            return other_cell(x[:2, 0], h, *weights)
+
+    x, [h], weights = a_sequence("rnn")
+    with mx.record(Several()) as log:
+        log.model(x, h, weights).sum().backward()
+    assert [log[""].shape(name) for name in ("dh", "dh.1", "dh.2")] == [(B, 2, 5), (2, 1, 5), (2, 1, 5)]
+    module = mx.nn.RNN(2, 3, dtype="float64")
+    with mx.record(module) as log:
+        sum(module(x[:rows, :1])[0].sum() for rows in (B, 2)).backward()
+    assert log.over_time("layers.0", "dh").shape == (2, 1, 3) and str(log)
+
+
+def test_lengths_that_change_later_change_no_record():
+    class Once(mx.nn.Module):
+        def forward(self, x, h, weights, *lengths):
+            return sum(ops.rnn(x, h, *weights, n)[0].sum() for n in lengths)
+
+    (x, [h], weights), lengths = a_sequence("rnn"), [np.array([1, 0, 1]), np.array([1, 1, 0])]
+    with mx.record(Once()) as log:
+        log.model(x[:, :1], h, weights, *lengths).backward()
+        for n in lengths:
+            n[:] = 0
+    for name, live in ("dh", [[1], [0], [1]]), ("dh.1", [[1], [1], [0]]):
+        assert log[""].live(name).tolist() == live and np.array_equal(~np.isnan(log[""].lengths(name)), live)
+
+
+def test_a_loop_outside_of_all_modules_ends_with_its_way_back():
+    class Cell(mx.nn.Module):
+        def step(self, x_t, h, weights):
+            return ops.rnn_cell(x_t, h, *weights)
+
+        def forward(self, x_t, h, weights):
+            return self.step(x_t, h, weights)
+
+    for how in (Cell.__call__, Cell.step):          # as a module, and in a method of the model
+        (x, [h], weights), model = a_sequence("rnn"), Cell()
+        with mx.record(model) as log:
+            for rows in (B, B, 2):
+                state = h[:rows]
+                for x_t in ops.unstack(x[:rows], axis=1):
+                    state = how(model, x_t, state, weights)
+                state.sum().backward()
+            assert log.over_time("", "dh").shape == (2, T, 5)
+            for rows in (3, 2, 1):
+                how(model, x[:rows, 0], h[:rows], weights)      # a batch that shrinks, as in a search
+        assert len(log.calls("")) == (3 * T + 3 if how is Cell.__call__ else 4) and str(log)
+        assert "input" not in log[""] or log.over_time("", "input").shape == (1, 2)
+
+
+def test_padding_is_no_vanishing_gradient():
+    """Means are over the sequences that have not ended; a number that blew up is no padding."""
+    lengths, x = np.array([6, 2, 0]), np.random.default_rng(0).standard_normal((3, 7, 3)).astype("float32")
+    for norms in (False, True):
+        for module in (mx.nn.GRU(3, 8), mx.nn.LSTM(3, 8), mx.nn.RNN(3, 8)):
+            with mx.record(module, norms=norms) as log:
+                module(mx.tensor(x), None, lengths)[0].sum().backward()
+            call = log["layers.0"]
+            live = np.arange(7) < lengths[:, None]
+            assert np.array_equal(call.live("dh"), live)
+            for name in set(call) & set("ifogcrzn") | {"dh"} | {"dc"} & set(call):
+                assert np.array_equal(np.isnan(call.lengths(name)), ~live), name
+            size, mean = call.lengths("dh"), log.gradients()["layers.0 dh"]
+            np.testing.assert_allclose(mean[:6], [*size[:2, :2].mean(0), *size[0, 2:6]], rtol=1e-12)
+            numbers = log.summary()["modules"]["layers.0"]
+            assert math.isnan(mean[6]) and numbers["dh_first"] == mean[0] and math.isnan(numbers["dh_last"])
+            assert str(log) and log.text.gradients()
+    module = mx.nn.RNN(3, 8)
+    with mx.record(module) as log:
+        hs = module(mx.tensor(x), None, lengths)[0]
+        hs.backward(np.where(np.arange(3)[:, None, None] == 1, np.nan, np.ones(hs.shape)).astype("float32"))
+    assert np.isnan(log.gradients()["layers.0 dh"][:2]).all() and np.isfinite(log.gradients()["layers.0 dh"][2:6]).all()
+
+
+def test_an_empty_batch_and_an_empty_sequence_make_a_table():
+    for shape in ((0, 3, 2), (2, 0, 2)):
+        for kind in ("RNN", "GRU", "LSTM"):
+            model = getattr(mx.nn, kind)(2, 3)
+            with mx.record(model) as log:
+                model(mx.tensor(np.zeros(shape, "float32")))[0].sum().backward()
+            assert "layers.0" in str(log)
+
+
+def test_an_input_that_is_a_leaf_has_a_gradient_too():
+    class Net(mx.nn.Module):
+        def __init__(self):
+            self.one, self.same = mx.nn.Linear(2, 2), mx.nn.Dropout(0.5)
+
+        def forward(self, x):
+            return self.one(self.same(x))
+
+    model, x = Net().eval(), leaf(np.ones((1, 2)), "float32")
+    log = mx.record(model)
+    with log:
+        for n in range(1, 3):
+            (n * model(x).sum()).backward()
+        y = x * 9
+        with mx.no_grad():
+            model(x)
+            model(y)
+        y.sum().backward()
+    slope = model.one.W.array.sum(1)
+    for path in ("", "one", "same"):
+        first, second, *untracked = log.calls(path)
+        np.testing.assert_allclose([first["dinput"][0], second["dinput"][0]], [slope, 2 * slope], rtol=1e-6)
+        assert [set(call) for call in untracked] == 2 * [{"input", "output"}]
+    np.testing.assert_allclose(log.calls("same")[0]["doutput"][0], slope, rtol=1e-6, err_msg="it passed the leaf on")
+    np.testing.assert_allclose(x.grad[0], 3 * slope + 9, rtol=1e-6)
+
+
+def test_recorders_and_profiles_look_on_together_and_end_in_any_order():
+    model, _ = made("lstm")
+    with mx.record(model) as alone:
+        step(model)
+    a, b = mx.record(model), mx.record(model)
+    with a, mx.profile() as profile, b:
+        step(model)
+    assert same(shown(a), shown(alone)) and same(shown(b), shown(alone)) and a.parameters == b.parameters == alone.parameters
+    assert profile.rows["lstm"].calls == 2
+    a.__enter__()
+    b.__enter__()
+    a.__exit__(None, None, None)
+    step(model)
+    b.__exit__(None, None, None)
+    assert observer.get() is None and a.paths == [] and same(shown(b), shown(alone))
 
 
 def test_a_decoder_that_goes_step_by_step_is_put_together():

@@ -16,7 +16,7 @@ import minitx as mx
 from minitx import ops
 from minitx.op import Op
 
-from .common import leaf
+from .common import leaf, refused
 from .harness import assert_close, call, values_and_gradients
 
 B, T, D, H = 6, 5, 3, 4
@@ -103,6 +103,39 @@ def test_what_stands_in_the_padding_changes_no_bit(family, garbage):
     assert_close(found, expected, 0)
     for in_time in (found[0], found[1 + family.states]):
         assert not in_time[padding].any(), "hs and dx are zero there"
+
+
+@every_sequence
+@pytest.mark.parametrize("end", [math.inf, -math.inf, math.nan])
+def test_a_state_that_is_not_finite_where_a_sequence_ended_spoils_nothing(family, end):
+    """That of sequence 2, which has no step. Nothing is computed with it, and nothing warns."""
+    clean, spoilt = family.arrays(), family.arrays()
+    for state in spoilt[1:1 + family.states]:
+        state[2] = end
+    with np.errstate(all="raise"):
+        expected, found = (values_and_gradients(family.op, call(*arrays, LENGTHS, **family.options), family.dys())
+                           for arrays in (clean, spoilt))
+    for k, state in enumerate(spoilt[1:1 + family.states], 1):
+        np.testing.assert_array_equal(found[k][2], state[2])
+        expected[k][2] = found[k][2]
+    assert_close(found, expected, 0)
+
+
+@pytest.mark.parametrize("op", [ops.rnn, ops.unroll(ops.rnn_cell)], ids=lambda op: op.name)
+def test_a_sequence_that_blows_up_in_its_last_step_has_the_gradients_it_has_alone(op):
+    """Its loss looks at the first state, 300; the second is more than float16 can hold."""
+    def dU(*padding):
+        one = np.ones((1, 1), "float16")
+        x = np.array([[[1], [1], *padding]], "float16")
+        lengths = [np.array([2])] if padding else []
+        (hs, h), backward = op.vjp(x, one, one, 300 * one, 0 * one[0], *lengths, activation="relu")
+        assert h == math.inf
+        first = np.zeros_like(hs)
+        first[:, 0] = 1
+        return backward(first, 0 * one)[3].item()
+
+    with mx.backend.expecting_overflow():
+        assert dU() == dU([7], [7]) == 1
 
 
 @every_sequence
@@ -216,3 +249,42 @@ def test_a_cell_of_the_user_is_unrolled_with_its_states_and_options():
     assert seen == [("v", t) for t in range(T)] + [(d, t) for t in reversed(range(T)) for d in ("dh", "dv")]
     assert h.array.tolist() == [h_b[n - 1].tolist() if n else start.tolist()
                                 for h_b, n, start in zip(hs.array, LENGTHS, tensors[1].array)]
+
+
+@mx.op("word (B, D), h (B, H), W (D, H), b? (H) -> h_next (B, H)")
+def plain_cell(word, h, W, b=None):
+    """A sum, to which one may add."""
+    def backward(dh_next):
+        return dh_next @ W.T, dh_next, word.T @ dh_next, None if b is None else dh_next.sum(0)
+    return word @ W + h + (0 if b is None else b), backward
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["of one length", "of six lengths"])
+def test_a_cell_may_do_without_a_weight_and_call_its_input_as_it_likes(lengths):
+    (x, h, W, _, b), sequence = FAMILIES["rnn"].arrays(), ops.unroll(plain_cell)
+    zero = values_and_gradients(sequence, call(x, h, W, 0 * b, lengths), FAMILIES["rnn"].dys())
+    without = values_and_gradients(sequence, call(x, h, W, None, lengths), FAMILIES["rnn"].dys())
+    assert without.pop(5) is None and zero.pop(5).any()
+    assert_close(without, zero, 0)
+    tensors = [leaf(a) for a in (x, h, W)]
+    hs, _ = sequence(*tensors, lengths=lengths)
+    hs.sum().backward()
+    assert np.array_equal(hs.array, zero[0]) and all(t.grad.any() for t in tensors)
+    mx.gradcheck(sequence, x, h, W, b)
+    refused(ValueError, lambda: sequence(x[0], h, W), "unroll(plain_cell): word must be (B, T, D)")
+
+
+@pytest.mark.parametrize("line, cell", {
+    "ids:int (B), h (B, H) -> h_next (B, H)": lambda ids, h: ...,
+    "x (B, D), h (B, N, K) -> h_next (B, N, K)": lambda x, h: ...,
+    "x (..., D), h (..., H) -> h_next (..., H)": lambda x, h: ...,
+    "x (B, D), h (B, H) -> h_next": lambda x, h: ...,
+    "x (B, D), h (B, H) -> h_next (B, H), y (B, D)": lambda x, h: ...,
+    "x (B, D), W (D, H), h (B, H) -> h_next (B, H)": lambda x, W, h: ...,
+    "x (B, D), h (B, H), *Ws (H, H) -> h_next (B, H)": lambda x, h, *Ws: ...,
+    "x (B, D), h? (B, H) -> h_next (B, H)": lambda x, h=None: ...,
+}.items())
+def test_what_is_no_cell_is_refused_before_it_is_run(line, cell):
+    refused(ValueError, lambda: ops.unroll(mx.op(line)(cell)), "unroll: the cell <lambda> needs a shape line that names",
+            "rows of numbers", "write @op('x (B, D), h (B, H), … -> h_next (B, H)')")
+    refused(TypeError, lambda: ops.unroll(cell), "unroll: the cell is a function; expected an op; write @op(")

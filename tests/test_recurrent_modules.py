@@ -205,6 +205,44 @@ def test_gradients_agree_with_nudges_learned_and_given_states_among_them(kind):
     assert {i.name for i in report.inputs} == {"x", *(f"inner.{path}" for path, _ in module.named_parameters())}
 
 
+# What makes no sense
+
+
+@every_kind
+def test_options_are_checked_when_the_module_is_made_in_the_name_of_its_class(kind):
+    name = kind.__name__
+    known = {"RNN": "activation, gain, ", "GRU": "", "LSTM": "forget_bias, "}[name]
+    refused(TypeError, lambda: kind(D, H, speed=1, colour=2), f"{name}: it has no option colour, speed; its options are {known}"
+            "bidirectional, dropout, learned_state, rng, dtype")
+    for option in ("bidirectional", "learned_state"):
+        for value in ("no", None, 1, 0.0):
+            refused(TypeError, lambda option=option, value=value: kind(D, H, **{option: value}),
+                    f"{name}: {option} is a {type(value).__name__}; expected a bool; give True or False")
+    for rng in (3, "x", np.random.RandomState(0)):
+        refused(TypeError, lambda rng=rng: kind(D, H, rng=rng), f"init: rng is a {type(rng).__name__}; expected a Generator")
+
+
+def test_options_of_one_kind():
+    for activation in ("sig", None, ["tanh"]):
+        refused(ValueError, lambda activation=activation: nn.RNN(D, H, activation=activation), "RNN: activation must be one of")
+    refused(ValueError, lambda: nn.RNN(D, H, gain="x"), "RNN: gain is 'x'")
+    refused(TypeError, lambda: RecurrentLM(5, D, H, cell="gru", forget_bias=2.0), "GRU: it has no option forget_bias")
+    refused(TypeError, lambda: nn.Dropout(0.5, rng=3), "Dropout: rng is a int; expected a generator")
+
+
+@every_kind
+def test_state_and_lengths_are_refused_by_their_names(kind):
+    module, x, name = tuned(kind, D, H), leaf(X), kind.__name__
+    for empty in ([], ()):
+        refused(ValueError, lambda empty=empty: module(x, empty), f"{name}: state is an empty {type(empty).__name__}; expected")
+    for lengths, kinds in (([1.0] * B, "float64"), ([True] * B, "bool"), ([[1]] * B, "int64"), ({}, "object")):
+        refused(ValueError, lambda lengths=lengths: module(x, lengths=lengths), f"{name}: lengths has shape", f"dtype {kinds}",
+                "whole numbers (B)")
+    refused(ValueError, lambda: module(x, lengths=[1, [2, 3]]), f"{name}: lengths: cannot make an array")
+    refused(ValueError, lambda: module(x, lengths=[]), f"{name.lower()}: lengths must be (B)")
+    assert module(x[:0], lengths=[])[0].shape == (0, T, H), "of no sequence"
+
+
 # Reading on
 
 

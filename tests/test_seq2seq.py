@@ -203,8 +203,8 @@ def test_nobody_looks_at_padding(attention, op):
     seen = []
 
     class Weights(mx.Observer):
-        def watch(self, name):
-            return (lambda what, array, step: seen.append(array.reshape(B, -1, 5))) if name == op else None
+        def watch(self, of, arrays):
+            return (lambda what, array, step: seen.append(array.reshape(B, -1, 5))) if of.name == op else None
 
     model, (source, lengths, inputs, _) = model_of(attention), batch_of()
     with mx.observe(Weights()):
@@ -370,6 +370,20 @@ def test_what_makes_no_sense_is_refused():
     refused(ValueError, lambda: make(L=0), "Seq2Seq: L is 0")
     refused(ValueError, lambda: make(dropout=2), "Dropout: p must be a probability")
     model, (source, lengths, inputs, _) = model_of(), batch_of()
+    for attention in DECODERS:
+        model = model_of(attention)
+        for rows, T in ((3, 2), (8, 2), (4, 0)):
+            refused(ValueError, lambda m=model, n=rows, T=T: m(source, lengths, np.zeros((n, T), int)), "for 4 sources and a state "
+                    "of 4 rows", f"Seq2Seq: inputs have shape {(rows, T)}")
+        refused(ValueError, lambda m=model: m(source[:0], lengths[:0], inputs[:0]), "Seq2Seq: source has no rows")
+        refused(ValueError, lambda m=model: m(source[0], lengths, inputs), "Seq2Seq: source came as an array of shape (5,)")
+        refused(ValueError, lambda m=model: m(source, lengths, inputs[0]), "Seq2Seq: inputs came as an array of shape (5,)")
+        refused(ValueError, lambda m=model: m(source, lengths * 1.0, inputs), "Seq2Seq: lengths has shape (4,) and dtype float64")
+        memory, state = model.encode(source, lengths)
+        five = tuple(mx.tensor(np.zeros((5, 4))) for _ in state)
+        refused(ValueError, lambda m=model, a=memory, s=five: m.step(np.zeros(5, int), a, s), "for 4 sources and a state of 5 rows")
+        memory, state = model.encode(source[:, :0])
+        assert model.decode(inputs, memory, state)[0].shape == (B, 5, V), "a source may have no symbol"
     refused(IndexError, lambda: model(source + V_SOURCE, lengths, inputs), "embedding: ids must be from 0 to 5")
     refused(ValueError, lambda: model(source, lengths + 9, inputs), "gru: lengths must be from 0 to T = 5")
     refused(TypeError, lambda: train(model, [(source,)], SGD(model.parameters(), 0.1), steps=1), "train: a batch is (ndarray)",
@@ -405,6 +419,13 @@ def test_reverse_words(reverse_words, tmp_path, monkeypatch, capsys):
         assert len(result["greedy"]) == len(result["beam"]) == 30
         assert (result["backwards"] is None) == (name == "none")
     assert (tmp_path / "out" / "reverse_words.png").stat().st_size > 10_000
+
+
+def test_reverse_words_takes_at_least_one_step(reverse_words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["reverse_words.py", "--steps", "0"])
+    with pytest.raises(SystemExit):
+        reverse_words.main()
+    assert "--steps: 0; expected at least 1" in capsys.readouterr().err
 
 
 def test_a_word_is_right_when_it_is_written_backwards_and_looks_are_counted_on_the_anti_diagonal(reverse_words):

@@ -90,7 +90,31 @@ def test_along_the_memory_alone_an_lstm_multiplies_by_its_forget_gates():
 def test_what_are_no_states_is_refused():
     refused(ValueError, lambda: theory.jacobians(np.zeros((2, 3)), np.eye(3)), "jacobians:", "(B, T, H)", "(2, 3)")
     refused(ValueError, lambda: theory.lyapunov(np.zeros((1, 0, 3)), np.eye(3)), "lyapunov:", "no steps")
-    refused(ValueError, lambda: theory.jacobians(np.zeros((1, 1, 1)), np.eye(1), "sin"), "activation", "'sin'")
+    refused(ValueError, lambda: theory.jacobians(np.zeros((1, 1, 1)), np.eye(1), "sin"), "jacobians: activation", "'sin'")
+
+
+@pytest.mark.parametrize("function", [theory.jacobians, theory.singular_values, theory.lyapunov], ids=lambda f: f.__name__)
+def test_weights_and_states_that_theory_cannot_use_are_refused_by_name(function):
+    hs, U, name = np.zeros((2, 4, 3)), np.eye(3), function.__name__
+    for wrong in (np.eye(2), U[0], np.zeros((3, 4)), U[None]):
+        refused(ValueError, lambda wrong=wrong: function(hs, wrong), f"{name}: U has shape {wrong.shape}", "(3, 3)")
+    for number in (math.nan, math.inf):
+        refused(ValueError, lambda number=number: function(hs, U + number), f"{name}: U has numbers that are not finite")
+    refused(ValueError, lambda: function(hs + math.nan, U), f"{name}: some states are NaN")
+    refused(ValueError, lambda: function(hs, U, "sin"), f"{name}: activation must be one of")
+
+
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_singular_values_are_as_exact_as_it_says(seed):
+    """Of U⁻¹ … U⁻¹, computed from the inverse, the largest is one over the smallest of U … U."""
+    T, rng = 40, np.random.default_rng(seed)
+    one, other = (np.linalg.qr(rng.standard_normal((4, 4)))[0] for _ in range(2))
+    U = one @ np.diag([1.0, 0.7, 0.3, 0.15]) @ other
+    found, inverse = (theory.singular_values(np.zeros((1, T, 4)), M, "linear")[0] for M in (U, np.linalg.inv(U)))
+    smallest, exact = found[:, -1], 1 / inverse[:, 0]
+    ratio, shown = exact / found[:, 0], ~np.isnan(smallest)
+    assert 20 < shown.sum() < T and ratio[shown].min() > 1e-14 > ratio[~shown].max()
+    assert (abs(smallest / exact - 1)[shown] < 2e-15 / ratio[shown]).all()
 
 
 def test_the_example_lays_both_side_by_side(tmp_path, monkeypatch, capsys):

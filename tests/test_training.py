@@ -175,11 +175,19 @@ def test_a_log_gets_about_twenty_readable_lines(steps, lines, capsys):
     assert counts == sorted(counts) and counts[-1] == steps
 
 
-def test_a_terminal_gets_a_bar(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
+
+@pytest.mark.parametrize("stderr", [Terminal, io.StringIO])
+def test_without_a_title_nothing_is_said(stderr, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr())
+    trained("rnn", 3, title=None)
+    assert sys.stderr.getvalue() == ""
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     trained("rnn", 3, title="my run")
     last = sys.stderr.getvalue().split("\r")[-1]
@@ -221,6 +229,8 @@ def test_evaluation_puts_the_mode_back_also_after_an_error():
     for mode in (True, False):
         model.train(mode)
         evaluate(model, sequential(IDS[:50], 3, T))
-        refused(ValueError, lambda: evaluate(model, []), "evaluate: there was no batch")
+        for nothing in ([], [(IDS[None], 0 * IDS[None] - 100)] * 2):
+            refused(ValueError, lambda batches=nothing: evaluate(model, batches), "evaluate: there was no batch with a symbol",
+                    "not all padding")
         refused(IndexError, lambda: evaluate(model, [(IDS[None] + V, IDS[None])]), "embedding: ids must be")
         assert {module.training for _, module in model.named_modules()} == {mode}

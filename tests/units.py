@@ -78,7 +78,8 @@ def reached(start: Any, home: tuple[str, ...]) -> dict[Any, str]:
     while todo:
         f = todo.pop()
         used = {name: f.__globals__.get(name) for code in nested(f.__code__) for name in globals_of(code)}
-        used |= {cell.cell_contents: cell.cell_contents for cell in f.__closure__ or () if isinstance(cell.cell_contents, Op)}
+        used |= {kept: kept for kept in (cell.cell_contents for cell in f.__closure__ or ())
+                 if isinstance(kept, Op | types.FunctionType)}
         for name, value in used.items():
             for g in flat(value):
                 if f"{g.__module__}.{g.__qualname__}".startswith(home) and g not in found:

@@ -87,13 +87,14 @@ def torch_step(sizes: dict[str, int]) -> Step:
         return linear("head", lstm(F.embedding(inputs, p["tokens.table"]))[0])
 
     def transformer() -> torch.Tensor:
-        x = F.embedding(inputs, p["tokens.table"]) + p["positions"]
+        x = F.embedding(inputs, p["embedded.tokens.table"]) + p["embedded.positions"]
         for block in [f"blocks.{i}" for i in range(sizes["L"])]:
             qkv = linear(f"{block}.attention.qkv", norm(f"{block}.attention_norm", x))
             q, k, v = qkv.view(*x.shape[:2], 3, sizes["N"], -1).permute(2, 0, 3, 1, 4)         # (B, N, T, K) each
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + linear(f"{block}.attention.out", y.transpose(1, 2).reshape(x.shape))
-            x = x + linear(f"{block}.down", F.gelu(linear(f"{block}.up", norm(f"{block}.feed_norm", x)), approximate="tanh"))
+            inner = F.gelu(linear(f"{block}.feed.up", norm(f"{block}.feed_norm", x)), approximate="tanh")
+            x = x + linear(f"{block}.feed.down", inner)
         return linear("head", norm("final_norm", x))
 
     if "H" in sizes:

@@ -21,13 +21,12 @@ run again.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import multiprocessing
 import os
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stderr, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from functools import cache
@@ -127,9 +126,8 @@ def trained(run: Run) -> Told:
     optimizer = OPTIMIZERS[run.optimizer](model.parameters(), run.rate)
     B, steps = LENGTHS[run.T]
     batches = windows(ids, B, run.T, np.random.default_rng(run.seed))
-    with redirect_stderr(io.StringIO()):                # one bar for the whole grid is enough
-        history = train(model, batches, optimizer, steps=steps, clip=run.clip, on_nonfinite="record",
-                        after_step=lambda history: bool(history.events))
+    history = train(model, batches, optimizer, steps=steps, clip=run.clip, on_nonfinite="record", title=None,
+                    after_step=lambda history: bool(history.events))    # one bar for the whole grid is enough
 
     def or_none(numbers: list[float]) -> list[float | None]:
         return [x if math.isfinite(x) else None for x in numbers]

@@ -4,6 +4,8 @@ Every batch is a pair `(x, y)` of int64 arrays (B, T), and y is x one character 
 predict after reading `x[b, : t + 1]`. The ids come from `text.py`. Read `minitx/training.py` next: it feeds them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import count, islice
 
@@ -93,9 +95,9 @@ def sequential(ids: ArrayLike, B: int, T: int) -> Iterator[Batch]:
 
 
 def _in_order(ids: NDArray[np.int64], B: int, T: int) -> Iterator[Batch]:
-    whole = (ids.size - 1) // T * T  # characters predicted in windows of full length
-    for i in range(0, whole, B * T):
-        end = min(i + B * T, whole)
+    full = (ids.size - 1) // T * T  # characters predicted in windows of full length
+    for i in range(0, full, B * T):
+        end = min(i + B * T, full)
         yield ids[i:end].reshape(-1, T).copy(), ids[i + 1 : end + 1].reshape(-1, T).copy()
-    if whole < ids.size - 1:
-        yield ids[None, whole:-1].copy(), ids[None, whole + 1 :].copy()
+    if full < ids.size - 1:
+        yield ids[None, full:-1].copy(), ids[None, full + 1 :].copy()

@@ -7,12 +7,15 @@ Batches of sequences of like length waste less, but always meeting the same neig
 Read next: `minitx/seq2seq.py`, which learns from such batches.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..backend import Array, array_module, is_array, numbers
+from ..backend import Array, is_array, numbers
+from ..ops.lengths import live_steps
 from ..options import kind, whole
 from .text import as_ids
 
@@ -27,8 +30,8 @@ def pad(sequences: Iterable[ArrayLike], value: int = 0) -> tuple[Ids, Ids]:
     >>> ids.tolist(), lengths.tolist()
     ([[5, 6, 7], [8, 0, 0]], [3, 1])
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"pad: value is {value!r:.60}; expected a whole number, as the ids are")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or abs(value) > np.iinfo(np.int64).max:
+        raise TypeError(f"pad: value is {value!r:.60}; expected a whole number that int64 can hold, as the ids are")
     rows = [as_ids("pad", row) for row in listed("pad", sequences)]
     lengths = np.array([row.size for row in rows], np.int64)
     ids = np.full((len(rows), lengths.max(initial=0)), value, np.int64)
@@ -44,9 +47,10 @@ def mask_of(lengths: Array, T: int) -> Array:
     [[True, True, True], [True, False, False]]
     """
     whole("mask_of", 0, T=T)
-    if not is_array(lengths):
-        raise TypeError(f"mask_of: lengths is a {type(lengths).__name__}; expected an array of whole numbers (B)")
-    return array_module(lengths).arange(T) < lengths[:, None]
+    if not is_array(lengths) or lengths.ndim != 1 or lengths.dtype.kind not in "iu":
+        given = f"of shape {lengths.shape} and {lengths.dtype}" if is_array(lengths) else f"a {type(lengths).__name__}"
+        raise TypeError(f"mask_of: lengths is {given}; expected an array of whole numbers (B)")
+    return live_steps("mask_of", lengths, T)[:, :, 0].T                                      # (T, B, 1) -> (B, T)
 
 
 def pair_batch(sources: Iterable[ArrayLike], targets: Iterable[ArrayLike], *, start: int,
@@ -119,7 +123,12 @@ def padding_share(lengths: ArrayLike, batches: Iterable[Sequence[int]]) -> float
     (0.375, 0.0)
     """
     sizes = as_lengths("padding_share", lengths)
-    groups = [sizes[as_ids("padding_share", batch, len(sizes))] for batch in listed("padding_share", batches)]
+    places = [as_ids("padding_share", batch) for batch in listed("padding_share", batches)]
+    for batch in places:
+        if batch.size and not 0 <= batch.min() <= batch.max() < len(sizes):
+            raise ValueError(f"padding_share: a batch has places from {batch.min()} to {batch.max()}; expected 0 to "
+                             f"{len(sizes) - 1}, since there are {len(sizes)} lengths; give what length_batches made of them")
+    groups = [sizes[batch] for batch in places]
     real = sum(int(group.sum()) for group in groups)
     steps = sum(len(group) * int(group.max(0, initial=0).sum()) for group in groups)
     return 1 - real / steps if steps else 0.0
@@ -128,7 +137,8 @@ def padding_share(lengths: ArrayLike, batches: Iterable[Sequence[int]]) -> float
 def as_lengths(caller: str, lengths: ArrayLike) -> Ids:
     """Lengths (N) or (N, 2) as (N, 1) or (N, 2), or an error in the name of the caller."""
     array = numbers(caller, lengths)
-    if array.ndim not in (1, 2) or (array.size and (array.dtype.kind not in "iu" or array.min() < 0)):
+    fit = not array.size or (array.dtype.kind in "iu" and 0 <= array.min() <= array.max() <= np.iinfo(np.int64).max)
+    if array.shape[1:] not in ((), (2,)) or not array.ndim or not fit:
         raise ValueError(f"{caller}: lengths has shape {array.shape} and dtype {array.dtype}; expected whole numbers of at "
                          f"least 0, one for each sequence (N), or two for each pair (N, 2)")
     return array.reshape(len(array), -1 if array.size else 1).astype(np.int64)
@@ -136,6 +146,6 @@ def as_lengths(caller: str, lengths: ArrayLike) -> Ids:
 
 def listed(caller: str, rows: Iterable) -> list:
     """Several rows as a list, or an error in the name of the caller."""
-    if isinstance(rows, str) or not isinstance(rows, Iterable):
+    if isinstance(rows, str) or not isinstance(rows, Iterable) or getattr(rows, "ndim", 1) == 0:
         raise TypeError(f"{caller}: got a {type(rows).__name__}; expected several rows of ids")
     return list(rows)

@@ -14,13 +14,15 @@ def packaged_file(requirement: str, suffix: str, *, reader: str | None = None) -
     """The file of an installed package whose path ends with `suffix`, found without importing the package.
 
     Args:
-        requirement: name and version, such as "g2p-en==2.1.0"; another version may hold other weights.
+        requirement: name and version, "g2p-en==2.1.0" say; another version may hold other weights.
         reader: a module that is needed to read the file, such as "h5py".
 
     What is not installed raises ModuleNotFoundError, with the commands that install it: readers first, and the package without
     what it says it needs.
     """
     name, _, version = requirement.partition("==")
+    if not version:
+        raise ValueError(f"packaged_file: requirement is {requirement!r}; expected name and version, such as 'g2p-en==2.1.0'")
     try:
         installed, files = metadata.version(name), metadata.files(name) or []
     except metadata.PackageNotFoundError:

@@ -172,6 +172,8 @@ def as_ids(caller: str, ids: ArrayLike, V: int | None = None) -> NDArray[np.int6
             f"{caller}: ids has shape {array.shape} and dtype {array.dtype}, but one row of integers (N) is expected; "
             "give Vocabulary.encode(text), or one row at a time"
         )
+    if array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{caller}: ids has {array.max()}, which int64 cannot hold; ids are places in a vocabulary, from 0 on")
     if V is not None and array.size and not 0 <= array.min() <= array.max() < V:
         raise ValueError(
             f"{caller}: ids run from {array.min()} to {array.max()}, but a vocabulary of {V} has only 0 to {V - 1}; "

@@ -33,7 +33,7 @@ class Chains:
         return chain
 
     def chosen(self, chain: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """The chains that count in a maximum or minimum, given which elements were chosen."""
+        """The chains that count in a maximum, minimum or clip, given which elements were chosen; at a tie, several."""
         return chain
 
     def product(self, x: Any, y: Any) -> np.ndarray:

@@ -3,7 +3,7 @@
 Every function computes on the values, as NumPy does, and says what becomes of the chains:
 
     MOVING        they move with the numbers: the same function on the records
-    element-wise  every ufunc, and `clip`: the chains of the operands are combined, broadcast like them
+    element-wise  every ufunc, and `clip`: the chains of the operands are combined, broadcast like them; CHOOSING ones say which
     REDUCING      they are combined along the axis; RUNNING: up to each place
     MAKING        there are none
     matmul        those of row and column are combined, and one is added; `tensordot` is one too
@@ -31,6 +31,7 @@ MOVING = """broadcast_to concatenate copy expand_dims flip moveaxis ravel repeat
 MOVING_METHODS = "copy ravel repeat reshape squeeze swapaxes transpose view"
 REDUCING = "all any max mean min prod std sum var"
 RUNNING = "cumprod cumsum"
+CHOOSING = (np.maximum, np.minimum, np.fmax, np.fmin, np.clip, np.max, np.min)     # of these only the winner goes on
 MAKING = "arange empty eye full linspace ones tri zeros"
 ALIKE = "empty_like full_like ones_like zeros_like"
 HERE = "minitx/graph/library.py"
@@ -63,9 +64,11 @@ class Elementwise:
         self.function, self.__name__ = function, function.__name__
 
     def __call__(self, *operands: Any, out: Traced | None = None, dtype: Any = None) -> Traced:
-        chains = current.get()
+        chains, count = current.get(), list(map(chain_of, operands))
         value = self.function(*map(value_of, operands), **({} if dtype is None else {"dtype": dtype}))
-        result = made(value, chains.step + functools.reduce(chains.combine, map(chain_of, operands)))
+        if self.function in CHOOSING:
+            count = [chains.chosen(chain, value_of(x) == value) for chain, x in zip(count, operands, strict=True)]
+        result = made(value, chains.step + functools.reduce(chains.combine, count))
         if out is None:
             return result
         out[...] = result
@@ -89,7 +92,7 @@ def reducing(function: Callable) -> Callable:
     def reduced(x: Traced, axis: Any = None, *, keepdims: bool = False, **options: Any) -> Traced:
         chains, chain = current.get(), x.chain
         value = function(x.value, axis, keepdims=True, **options)
-        if function in (np.max, np.min):
+        if function in CHOOSING:
             chain = chains.chosen(chain, x.value == value)
         axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
         chain = chains.combine.reduce(chain, tuple(a % x.ndim for a in axes), keepdims=True, initial=chains.none)

@@ -84,9 +84,12 @@ def paths(function: Callable, x: Any, *inputs: Any, operations: bool = False, **
     >>> paths(ops.rnn, x, h, W, U, b).tolist()
     [[1.0, inf, inf], [2.0, 1.0, inf], [3.0, 2.0, 1.0]]
     """
-    values = backend.to_host(getattr(x, "array", x))
-    if values.ndim < 2:
-        raise ValueError(f"paths: x has shape {values.shape}; expected (B, T) or more axes, positions along axis 1")
+    x = getattr(x, "array", x)
+    if not backend.is_array(x):
+        raise TypeError(f"paths: x is a {type(x).__name__}; expected a Tensor or an array, ids too: np.array(ids)")
+    values = backend.to_host(x)
+    if values.ndim < 2 or not len(values):
+        raise ValueError(f"paths: x has shape {values.shape}; expected (B, T) or more axes, B > 0, positions along axis 1")
     T = values.shape[1]
     with follow(Shortest(T, operations)), no_grad():
         array, here = asarray(values), np.where(np.eye(T, dtype=bool), 0, np.inf)            # (T, source)

@@ -8,10 +8,12 @@ Read next: `decoding.py`, which finds the best target.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import backend, nn, ops
-from ..backend import Array
+from ..backend import Array, to_device
 from ..nn.cache import Cache
 from ..ops.positions import sinusoid
 from ..options import number, whole
@@ -19,6 +21,13 @@ from ..tensor import Tensor
 from .encoder import padding_mask
 from .language import Model
 from .transformer import Tied
+
+
+class Memory(NamedTuple):
+    """What a decoder looks at: B sources of S symbols."""
+
+    values: Tensor              # (B, S, D): what the encoder made of them
+    mask: Array | None          # (B, 1, 1, S), True where a symbol is; None: everywhere
 
 
 class EncoderDecoder(Model):
@@ -29,7 +38,7 @@ class EncoderDecoder(Model):
         L: blocks of the encoder, and as many of the decoder.
         norm: "pre", with a norm behind each stack, or "post", the form of the paper.
         smoothing: the share of probability that the loss wants spread over all symbols (label smoothing).
-        T: the longest target that `step` can write.
+        T: the longest target that can be written, start symbol included.
 
     Embeddings have size 1/√D and are multiplied by √D; sinusoids tell the places.
 
@@ -54,27 +63,41 @@ class EncoderDecoder(Model):
         positions = backend.device(x.device).xp.arange(x.shape[1]) if positions is None else positions
         return self.dropout(x + sinusoid(positions, self.D).astype(x.dtype))
 
-    def encode(self, source: Any, lengths: Any = None) -> tuple[Tensor, Array | None]:
-        """What the decoder looks at: a vector for each symbol of the source (B, S, D), and which of them are padding."""
+    def encode(self, source: Any, lengths: Any = None) -> tuple[Memory, None]:
+        """Read sources (B, S): what the decoder can look at, and the state that it starts from, which is none."""
         x, mask = self.embed(source), None if lengths is None else padding_mask(lengths, source.shape[1])
         for block in self.encoder:
             x = block(x, mask)
-        return (x if self.encoder_norm is None else self.encoder_norm(x)), mask
+        return Memory(x if self.encoder_norm is None else self.encoder_norm(x), mask), None
 
-    def decode(self, ids: Any, memory: Tensor, memory_mask: Array | None = None, cache: Cache | None = None) -> Tensor:
-        """The logits (B, T, V) behind each symbol of the target (B, T)."""
+    def decode(self, ids: Any, memory: Memory, state: Cache | None = None) -> tuple[Tensor, Cache | None]:
+        """Read target symbols (R, T): logits (R, T, V) for those that come next, and the state with them in it.
+
+        Without a state they are the whole target so far, and gradients go through. The R rows are R/B targets for each of the
+        B sources in the memory, those of one source side by side.
+        """
         T, positions = ids.shape[1], None
-        if cache is not None:
-            positions = cache.positions(T, memory.device)
+        if state is not None:
+            positions = state.positions(T, memory.values.device)
         x = self.embed(ids, positions)
         for block in self.decoder:
-            x = block(x, cache=cache, memory=memory, memory_mask=memory_mask)
-        if cache is not None:
-            cache.advance(T)
-        return self.head(x if self.decoder_norm is None else self.decoder_norm(x))
+            x = block(x, cache=state, memory=memory.values, memory_mask=memory.mask)
+        if state is not None:
+            state.advance(T)
+        return self.head(x if self.decoder_norm is None else self.decoder_norm(x)), state
+
+    def step(self, ids: np.ndarray, memory: Memory, state: Cache | None) -> tuple[Tensor, Cache]:
+        """One symbol in each row, ids (R) on the host: logits (R, V). With a memory in it, this is a step of `decoding.py`:
+
+            memory, state = model.encode(source, lengths)
+            greedy(lambda ids, state: model.step(ids, memory, state), state, [start] * B, stop=stop, steps=50)
+        """
+        cache = Cache(self.T) if state is None else state
+        logits, _ = self.decode(to_device(ids[:, None], memory.values.device), memory, cache)
+        return logits[:, 0], cache
 
     def forward(self, source: Any, lengths: Any, inputs: Any) -> Tensor:
-        return self.decode(inputs, *self.encode(source, lengths))
+        return self.decode(inputs, *self.encode(source, lengths))[0]
 
     def loss(self, *batch: Any) -> Tensor:
         """Of a batch as `data.pair_batch` makes it: (source, lengths, inputs, targets)."""

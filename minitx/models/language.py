@@ -9,10 +9,14 @@ Read next: `transformer.py`, the other one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import nn, ops
+from ..backend import array_module, to_device
+from ..data.padding import pad
 from ..options import whole
 from ..tensor import Tensor
 
@@ -27,6 +31,14 @@ class Model(nn.Module):
         """The mean over all targets but those of -100, in nats."""
         raise NotImplementedError(f"{type(self).__name__}: a Model needs a loss method")
 
+    def checked(self, ids: Any, name: str = "ids") -> Any:
+        """ids, or ValueError unless they are an array (B, T)."""
+        if getattr(ids, "ndim", None) != 2:
+            given = f"an array of shape {ids.shape}" if hasattr(ids, "shape") else f"a {type(ids).__name__}"
+            raise ValueError(f"{type(self).__name__}: {name} came as {given}; "
+                             f"expected an array of integers (B, T), one row for each sequence")
+        return ids
+
 
 class LanguageModel(Model):
     """What both models share: the composition and the loss."""
@@ -39,17 +51,34 @@ class LanguageModel(Model):
     def forward(self, ids: Any) -> Tensor:
         return self.head(self.body(self.embed(self.checked(ids))))
 
-    def checked(self, ids: Any) -> Any:
-        """ids, or ValueError unless they are an array (B, T)."""
-        if getattr(ids, "ndim", None) != 2:
-            given = f"have shape {ids.shape}" if hasattr(ids, "shape") else f"are a {type(ids).__name__}"
-            raise ValueError(f"{type(self).__name__}: ids {given}; "
-                             f"expected an array of integers (B, T), one row for each sequence")
-        return ids
-
     def loss(self, ids: Any, targets: Any) -> Tensor:
         """The mean surprise at the targets (B, T), in nats per symbol; divide by ln 2 for bits."""
         return ops.cross_entropy(self(ids), targets)
+
+    # How a model reads on, when it writes (`generation.py`): `state` is what it remembers of B texts. Here that is all their
+    # ids, and every step reads all of them again. Models with a better memory have their own three methods.
+
+    def read(self, texts: Sequence[np.ndarray], room: int) -> Any:
+        """The state behind these texts (ids each, of any length, also 0). No text will have more than `room` symbols in all."""
+        ids, lengths = pad(texts)
+        if (lengths < ids.shape[1]).any():
+            raise ValueError(f"{type(self).__name__}: the texts have from {lengths.min()} to {lengths.max()} symbols, and this "
+                             f"model knows no padding; give one text at a time")
+        return to_device(ids, self.device)
+
+    def step(self, ids: Any, state: Any = None) -> tuple[Tensor, Any]:
+        """Read ids (B, T) that come after those in the state, if any: their logits (B, T, V), and the state behind them."""
+        T = self.checked(ids).shape[1]
+        seen = ids if state is None else array_module(ids).concatenate([state, ids], axis=1)
+        return self(seen)[:, seen.shape[1] - T:], seen
+
+    def select(self, state: Any, rows: np.ndarray) -> Any:
+        """The state of these rows (indices on the host): one may come twice, or not at all."""
+        return state[to_device(rows, self.device)]
+
+    @property
+    def device(self) -> str:
+        return next(self.named_parameters())[1].device
 
 
 class RecurrentLM(LanguageModel):
@@ -85,3 +114,12 @@ class RecurrentLM(LanguageModel):
         """
         hs, state = self.recurrence(self.embed(self.checked(ids)), state)
         return self.head(self.dropout(hs)), state
+
+    def read(self, texts: Sequence[np.ndarray], room: int) -> Any:
+        """See `LanguageModel`. The state is as large after a long text as after a short one."""
+        ids, lengths = (to_device(part, self.device) for part in pad(texts))
+        return self.recurrence(self.embed(ids), None, lengths)[1]
+
+    def select(self, state: Any, rows: np.ndarray) -> Any:
+        places = (slice(None), to_device(rows, self.device))                 # (S, B, H): the rows are the second axis
+        return tuple(s[places] for s in state) if isinstance(state, tuple) else state[places]

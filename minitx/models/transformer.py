@@ -8,11 +8,15 @@ Read next: `encoder.py`, which reads in both directions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import backend, init, nn, ops
-from ..backend import Array
+from ..backend import Array, to_device
+from ..data.padding import pad
 from ..nn.cache import Cache
 from ..ops.positions import distance_bias, sinusoid
 from ..options import whole
@@ -25,14 +29,15 @@ POSITIONS = ("learned", "sinusoid", "rotary", "alibi", "none")
 class Embedded(nn.Module):
     """Symbols as vectors that know their place: ids (B, T) -> (B, T, D).
 
-    "learned" and "sinusoid" positions are added here; "rotary" and "alibi" enter in attention, and "none" nowhere. With
-    sinusoids, of size 1, symbols start with size 1 as well, otherwise with 0.1.
+    "learned" and "sinusoid" positions are added here; "rotary" and "alibi" enter in attention, and "none" nowhere. Symbols start
+    with size 0.1; beside sinusoids, of size 1, with 1/√D, and are multiplied by √D, as in the paper of 2017: so they are as
+    large as those, and scores of a tied head are not.
     """
 
     def __init__(self, V: int, D: int, T: int | None, positions: str, *, rng: Any = None, dtype: str = "float32") -> None:
         if positions not in POSITIONS:
             raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, got {positions!r}")
-        self.tokens = nn.Embedding(V, D, std=1.0 if positions == "sinusoid" else 0.1, rng=rng, dtype=dtype)
+        self.tokens = nn.Embedding(V, D, std=1 / math.sqrt(D) if positions == "sinusoid" else 0.1, rng=rng, dtype=dtype)
         self.kind, self.D = positions, D
         if positions == "learned":
             if T is None:
@@ -48,7 +53,7 @@ class Embedded(nn.Module):
             return x + ops.embedding(positions, self.positions)
         if self.kind == "sinusoid":
             positions = backend.device(x.device).xp.arange(x.shape[1]) if positions is None else positions
-            return x + sinusoid(positions, self.D).astype(x.dtype)
+            return x * math.sqrt(self.D) + sinusoid(positions, self.D).astype(x.dtype)
         return x
 
 
@@ -107,11 +112,27 @@ class TransformerLM(LanguageModel):
                 raise ValueError("TransformerLM: a model for texts of any length needs to be told how long this one may get; "
                                  "give step(ids, Cache(T))")
             state = Cache(self.context)
-        T = self.checked(ids).shape[1]
-        positions = state.positions(T, self.blocks[0].attention.out.W.device)
-        logits = self.head(self.body(self.embed(ids, positions), positions, state))
-        state.advance(T)
-        return logits, state
+        return self.head(self.extend(self.checked(ids), state)), state
+
+    def read(self, texts: Sequence[np.ndarray], room: int) -> Cache:
+        """See `LanguageModel`. Shorter texts have padding in front, which nobody looks at."""
+        ids, lengths = pad([text[::-1] for text in texts])                   # backwards, "behind" is in front
+        blank = ids.shape[1] - lengths
+        cache = Cache(room, to_device(blank, self.device) if blank.any() else None)
+        if ids.shape[1]:
+            self.extend(to_device(ids[:, ::-1], self.device), cache)
+        return cache
+
+    def select(self, state: Cache, rows: np.ndarray) -> Cache:
+        return state.select(rows)
+
+    def extend(self, ids: Any, cache: Cache) -> Tensor:
+        """What the body makes of ids (B, T) that come after those in the cache, with them in it."""
+        T = ids.shape[1]
+        positions = cache.positions(T, self.device)
+        x = self.body(self.embed(ids, positions), positions, cache)
+        cache.advance(T)
+        return x
 
 
 class Tied(nn.Module):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import backend, init, ops
+from ..backend import Array
 from ..options import kind, number, whole
 from ..tensor import Tensor
 from .module import Module
@@ -73,11 +74,17 @@ class Dropout(Module):
     def __init__(self, p: float, *, rng: Any = None) -> None:
         if not isinstance(p, int | float) or not 0 <= p <= 1:
             raise ValueError(f"Dropout: p must be a probability between 0 and 1, got {p!r:.60}")
+        if rng is not None and not hasattr(rng, "random"):
+            raise TypeError(f"Dropout: rng is a {type(rng).__name__}; expected a generator, np.random.default_rng(seed) say")
         self.p, self.rng = p, rng
 
     def forward(self, x: Tensor) -> Tensor:
         kind("Dropout", Tensor, "make one with minitx.tensor(...)", x=x)
+        keep = self.mask(x.shape, x.device)
+        return x if keep is None else ops.dropout(x, keep, p=self.p)
+
+    def mask(self, shape: tuple[int, ...], device: str) -> Array | None:
+        """What to keep of an array of this shape; None: everything."""
         if not self.training or self.p == 0:
-            return x
-        keep = backend.keep_mask(self.rng or backend.stream(), x.shape, self.p, x.device)
-        return ops.dropout(x, keep, p=self.p)
+            return None
+        return backend.keep_mask(self.rng or backend.stream(), shape, self.p, device)

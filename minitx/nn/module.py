@@ -5,6 +5,7 @@ Read next: `layers.py`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,14 +28,14 @@ class Module:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         onlooker = observer.get()
-        forward = self.forward if onlooker is None else onlooker.module(self)
+        forward = self.forward if onlooker is None else onlooker.module(self, self.forward)
         return forward(*args, **options)
 
-    def parts(self) -> Iterator[tuple[str, Module | Tensor]]:
+    def _parts(self) -> Iterator[tuple[str, Module | Tensor]]:
         """The Modules and leaf Tensors directly inside this one, by name; "layers.0" is the first in a list, "heads.en" one of
         a dict. What an op made is no part, such as a state that is carried along."""
         for name, value in vars(self).items():
-            yield from _parts(name, value)
+            yield from parts_of(name, value)
 
     def named_modules(self, path: str = "") -> Iterator[tuple[str, Module]]:
         """This module (its path is "") and all below it, by path, such as "blocks.0.attention"; each comes once."""
@@ -45,7 +46,7 @@ class Module:
             return
         seen.add(id(self))
         yield path, self
-        for name, part in self.parts():
+        for name, part in self._parts():
             if isinstance(part, Module):
                 yield from part._named_modules(f"{path}.{name}" if path else name, seen)
 
@@ -53,7 +54,7 @@ class Module:
         """All parameters by path; one that is used in two places comes once, under the first."""
         seen = set()
         for path, module in self.named_modules():
-            for name, part in module.parts():
+            for name, part in module._parts():
                 if isinstance(part, Tensor) and id(part) not in seen:
                     seen.add(id(part))
                     yield f"{path}.{name}" if path else name, part
@@ -70,9 +71,9 @@ class Module:
         return "\n".join(self._tree("", (self,)))
 
     def _tree(self, name: str, inside: tuple[Module, ...]) -> Iterator[str]:
-        own = [f"{n} {part.shape}" for n, part in self.parts() if isinstance(part, Tensor)]
+        own = [f"{n} {part.shape}" for n, part in self._parts() if isinstance(part, Tensor)]
         yield f"{name}{type(self).__name__} {self.count_parameters():,}  {', '.join(own)}".rstrip()
-        for n, part in self.parts():
+        for n, part in self._parts():
             if isinstance(part, Module) and part not in inside:
                 yield from (f"  {line}" for line in part._tree(f"{n}: ", (*inside, part)))
 
@@ -90,6 +91,18 @@ class Module:
     def eval(self) -> Module:
         """Evaluation behaviour (dropout is off)."""
         return self.train(False)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation behaviour inside the block; after it every module here is in the mode that it was in before."""
+        before = [(module, module.training) for _, module in self.named_modules()]
+        try:
+            for module, _ in before:
+                module.training = False
+            yield
+        finally:
+            for module, mode in before:
+                module.training = mode
 
     def to(self, device: str | None = None, *, dtype: Any = None) -> Module:
         """Move all parameters to a device, or to another float dtype, in place; returns the module."""
@@ -132,9 +145,23 @@ def check_sequences(caller: str, x: Any) -> None:
                          f"expected a Tensor (B, T, D), a row of D numbers for each of T steps in B sequences")
 
 
-def _parts(name: str, value: Any) -> Iterator[tuple[str, Module | Tensor]]:
+def as_lengths(caller: str, lengths: Any, device: str) -> Array | None:
+    """Lengths (B), however they came, as an array of integers on a device; None stays None. Their range the op checks."""
+    if lengths is None:
+        return None
+    array = lengths.array if isinstance(lengths, Tensor) else lengths
+    if not backend.is_array(array):
+        array = backend.numbers(f"{caller}: lengths", lengths)
+        array = array if array.size else array.astype("int64")          # an empty list does not say of what
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(f"{caller}: lengths has shape {array.shape} and dtype {array.dtype}; expected whole numbers (B), "
+                         f"how many steps each sequence has")
+    return backend.to_device(array, device)
+
+
+def parts_of(name: str, value: Any) -> Iterator[tuple[str, Module | Tensor]]:
     if isinstance(value, Module) or (isinstance(value, Tensor) and not value.made_by):
         yield name, value
     elif isinstance(value, (list, tuple, dict)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _parts(f"{name}.{key}", item)
+            yield from parts_of(f"{name}.{key}", item)

@@ -12,20 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend, init, ops
+from .. import init, ops
+from ..ops.recurrent import activation_of
 from ..options import kind, number, whole
 from ..tensor import Tensor, zeros
 from .layers import Dropout
-from .module import Module, check_sequences
+from .module import Module, as_lengths, check_sequences
 
 
 class RNNLayer(Module):
     """h_t = f(x_t W + h_{t-1} U + b). U starts as a random rotation times `gain`: with 1, a state keeps its length until the
     activation squeezes it."""
 
-    states = ("h",)
+    states, options = ("h",), ("activation", "gain")
 
     def __init__(self, D: int, H: int, *, activation: str = "tanh", gain: float = 1.0, rng: Any, dtype: str) -> None:
+        activation_of("RNN", activation)
+        number("RNN", gain=gain)
         self.W = init.fan_in(D, H, rng=rng, dtype=dtype)
         self.U = init.orthogonal(H, gain=gain, rng=rng, dtype=dtype)
         self.b = init.constant(H, value=0.0, dtype=dtype)
@@ -38,7 +41,7 @@ class RNNLayer(Module):
 class GRULayer(Module):
     """See `ops.gru_cell`. The three blocks of U start as random rotations, both biases at zero."""
 
-    states = ("h",)
+    states, options = ("h",), ()
 
     def __init__(self, D: int, H: int, *, rng: Any, dtype: str) -> None:
         self.W = init.fan_in(D, 3 * H, rng=rng, dtype=dtype)
@@ -53,7 +56,7 @@ class LSTMLayer(Module):
     """See `ops.lstm_cell`. The four blocks of U start as random rotations. The bias of the forget gate starts at `forget_bias`:
     with 1, a memory is kept to 73 % per step before anything is learned (Gers 2000; Jozefowicz 2015)."""
 
-    states = ("h", "c")
+    states, options = ("h", "c"), ("forget_bias",)
 
     def __init__(self, D: int, H: int, *, forget_bias: float = 1.0, rng: Any, dtype: str) -> None:
         number("LSTM", forget_bias=forget_bias)
@@ -86,10 +89,14 @@ class Recurrence(Module):
 
     def __init__(self, D: int, H: int, L: int = 1, *, bidirectional: bool = False, dropout: float = 0.0,
                  learned_state: bool = False, rng: Any = None, dtype: str = "float32", **options: Any) -> None:
-        whole(type(self).__name__, D=D, H=H, L=L)
+        name = type(self).__name__
+        whole(name, D=D, H=H, L=L)
+        kind(name, bool, "give True or False", bidirectional=bidirectional, learned_state=learned_state)
+        if unknown := sorted(options.keys() - set(self.layer.options)):
+            known = ", ".join((*self.layer.options, "bidirectional", "dropout", "learned_state", "rng", "dtype"))
+            raise TypeError(f"{name}: it has no option {', '.join(unknown)}; its options are {known}")
         self.directions = 2 if bidirectional else 1
-        wide = self.directions * H
-        self.layers = [self.layer(D if s < self.directions else wide, H, rng=rng, dtype=dtype, **options)
+        self.layers = [self.layer(D if s < self.directions else self.directions * H, H, rng=rng, dtype=dtype, **options)
                        for s in range(L * self.directions)]
         self.dropout = Dropout(dropout, rng=rng)
         self.start = [init.constant(len(self.layers), 1, H, value=0.0, dtype=dtype)
@@ -97,8 +104,8 @@ class Recurrence(Module):
 
     def forward(self, x: Tensor, state: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
         check_sequences(type(self).__name__, x)
-        starts = list(zip(*(ops.unstack(s) for s in self.first(x.shape[0], state)), strict=True))
-        lengths = self.integers(lengths)
+        starts = list(zip(*(ops.unstack(s) for s in self.initial_states(x.shape[0], state)), strict=True))
+        lengths = as_lengths(type(self).__name__, lengths, self.layers[0].U.device)
         ends = []
         for s in range(0, len(self.layers), self.directions):
             x, outputs = self.dropout(x) if s else x, []
@@ -111,7 +118,7 @@ class Recurrence(Module):
         final = tuple(ops.stack(*of_one) for of_one in zip(*ends, strict=True))              # (S, B, H) each
         return x, final if len(final) > 1 else final[0]
 
-    def first(self, B: int, state: Any) -> Any:
+    def initial_states(self, B: int, state: Any) -> Any:
         """The states to start from, (S, B, H) each: those given, else the learned ones, else zeros."""
         names, (S, H) = self.layer.states, (len(self.layers), self.layers[0].U.shape[0])
         if state is None:
@@ -119,19 +126,10 @@ class Recurrence(Module):
             return [nothing + start for start in self.start] if self.start else [nothing] * len(names)
         given = state if isinstance(state, tuple | list) else (state,)
         if len(given) != len(names) or any(getattr(s, "shape", None) != (S, B, H) for s in given):
-            shown = ", ".join(str(getattr(s, "shape", type(s).__name__)) for s in given)
-            raise ValueError(f"{type(self).__name__}: the state is {shown}; expected {' and '.join(names)} of shape "
+            shown = ", ".join(str(getattr(s, "shape", type(s).__name__)) for s in given) or f"an empty {type(state).__name__}"
+            raise ValueError(f"{type(self).__name__}: state is {shown}; expected {' and '.join(names)} of shape "
                              f"{(S, B, H)}, (layers × directions, B, H), as this module returns it")
         return given
-
-    def integers(self, lengths: Any) -> Any:
-        """Lengths on the device of the parameters."""
-        if lengths is None:
-            return None
-        lengths = lengths.array if isinstance(lengths, Tensor) else lengths
-        if not backend.is_array(lengths):
-            lengths = backend.numbers(type(self).__name__, lengths)
-        return backend.to_device(lengths, self.layers[0].U.device)
 
     def to_torch(self) -> dict[str, np.ndarray]:
         """The weights in the names and layout of `torch.nn.RNN`, `GRU` or `LSTM`: transposed, with two biases (for RNN and LSTM

@@ -1,40 +1,114 @@
-"""Multi-head attention and the Transformer block.
+"""Multi-head attention, the feed-forward network, and the Transformer block that is made of both.
 
-Read next: `models.py`, where blocks become a language model.
+Read next: `models/language.py`, and then its neighbours, where blocks become models.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from .. import ops
+from .. import backend, ops
+from ..backend import Array
 from ..options import whole
 from ..tensor import Tensor
-from .layers import Dropout, LayerNorm, Linear
+from .cache import Cache
+from .layers import Dropout, LayerNorm, Linear, RMSNorm
 from .module import Module, check_sequences
+
+NORMS = {"layer": LayerNorm, "rms": RMSNorm}
+FEEDS = ("gelu", "gelu_exact", "relu", "swiglu")
 
 
 class MultiHeadAttention(Module):
-    """N heads of width K = D/N, each attending for itself: x (B, T, D) -> (B, T, D).
+    """N heads of width K, each attending for itself: x (B, T, D) -> (B, T, D).
 
-    One product makes q, k and v of all heads. `mask` (broadcasting to (B, N, T, T)) is True where a key may be attended;
-    `causal` lets no position look at a later one.
+    Args:
+        M: heads of keys and values, each shared by N/M heads of queries ("grouped" heads); N unless given.
+        cross: keys and values come from another sequence, `memory` (B, Tk, D).
+        rotary: options of `ops.rotary`, by which queries and keys are turned; None: they are not.
+        dropout: the probability with which a weight of attention is dropped while training.
+
+    One product makes q, k and v of all heads; with `cross`, one makes q and one k and v. `mask`, broadcasting to
+    (B, N, T, Tk), is True where a key may be attended; `causal` lets no position look at a later one; `bias` is added to the
+    scores.
     """
 
-    def __init__(self, D: int, N: int, *, causal: bool = False, rng: Any = None, dtype: str = "float32") -> None:
-        whole("MultiHeadAttention", D=D, N=N)
-        if D % N:
+    def __init__(self, D: int, N: int, *, M: int | None = None, K: int | None = None, causal: bool = False, cross: bool = False,
+                 rotary: Mapping[str, Any] | None = None, use_bias: bool = True, dropout: float = 0.0, rng: Any = None,
+                 dtype: str = "float32") -> None:
+        M = N if M is None else M
+        whole("MultiHeadAttention", D=D, N=N, M=M)
+        if K is None and D % N:
             raise ValueError(f"MultiHeadAttention: the width D = {D} must be divisible by the number of heads N = {N}")
-        self.qkv, self.out = Linear(D, 3 * D, rng=rng, dtype=dtype), Linear(D, D, rng=rng, dtype=dtype)
-        self.N, self.causal = N, causal
+        if N % M:
+            raise ValueError(f"MultiHeadAttention: the {N} heads of queries must be a multiple of the M = {M} heads of keys")
+        self.K, self.N, self.M = K or D // N, N, M
+        self.causal, self.rotary, self.dropout = causal, rotary, Dropout(dropout, rng=rng)
+        options = {"bias": use_bias, "rng": rng, "dtype": dtype}
+        if cross:
+            self.q, self.kv = Linear(D, N * self.K, **options), Linear(D, 2 * M * self.K, **options)
+        else:
+            self.qkv = Linear(D, (N + 2 * M) * self.K, **options)
+        self.out = Linear(N * self.K, D, **options)
 
-    def forward(self, x: Tensor, mask: Any = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Any = None, *, bias: Any = None, memory: Tensor | None = None, positions: Any = None,
+                cache: Cache | None = None) -> Tensor:
         check_sequences("MultiHeadAttention", x)
-        B, T, D = x.shape
-        qkv = self.qkv(x).reshape(B, T, 3, self.N, D // self.N)
-        q, k, v = ops.unstack(qkv.transpose(2, 0, 3, 1, 4))                                  # (B, N, T, K) each
-        y = ops.attention(q, k, v, mask, causal=self.causal)                                 # (B, N, T, K)
-        return self.out(y.transpose(0, 2, 1, 3).reshape(B, T, D))
+        B, T, _ = x.shape
+        q, k, v = self.project(x, memory, cache)                                             # (B, N | M, T | Tk, K)
+        if self.rotary is not None:
+            positions = backend.device(x.device).xp.arange(T) if positions is None else positions
+            q, k = (ops.rotary(y, positions, **self.rotary) for y in (q, k))
+        if cache is not None and memory is None:
+            k, v = cache.extend(self, k, v)
+        keep = self.dropout.mask((B, self.N, T, k.shape[2]), x.device)
+        y = ops.attention(q, k, v, mask, bias, keep, causal=self.causal, p=self.dropout.p)   # (B, N, T, K)
+        return self.out(y.transpose(0, 2, 1, 3).reshape(B, T, self.N * self.K))
+
+    def project(self, x: Tensor, memory: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, N, T, K), keys and values (B, M, Tk, K); those of a memory are made once for a cache."""
+        N, M = self.N, self.M
+        if hasattr(self, "qkv"):
+            return ops.split(self.heads(self.qkv(x), N + 2 * M), sections=(N, M, M), axis=1)
+        check_sequences("MultiHeadAttention", memory)
+
+        def keys_and_values() -> Any:
+            return ops.split(self.heads(self.kv(memory), 2 * M), sections=2, axis=1)
+
+        k, v = keys_and_values() if cache is None else cache.once(self, memory, keys_and_values)
+        return self.heads(self.q(x), N), k, v
+
+    def heads(self, x: Tensor, count: int) -> Tensor:
+        """(B, T, count K) -> (B, count, T, K)."""
+        B, T, _ = x.shape
+        return x.reshape(B, T, count, self.K).transpose(0, 2, 1, 3)
+
+
+class FeedForward(Module):
+    """A small network at every position: (B, T, D) -> (B, T, D), F wide inside.
+
+        "gelu", "gelu_exact", "relu"    f(x W + b) W' + b'; "gelu" is the form with tanh
+        "swiglu"                        (silu(x W) ∘ x G) W', Shazeer 2020, arXiv 2002.05202
+    """
+
+    def __init__(self, D: int, F: int, kind: str = "gelu", *, use_bias: bool = True, rng: Any = None,
+                 dtype: str = "float32") -> None:
+        whole("FeedForward", D=D, F=F)
+        if kind not in FEEDS:
+            raise ValueError(f"FeedForward: kind must be one of {', '.join(FEEDS)}, got {kind!r}")
+        options = {"bias": use_bias, "rng": rng, "dtype": dtype}
+        self.kind, self.up = kind, Linear(D, F, **options)
+        if kind == "swiglu":
+            self.gate = Linear(D, F, **options)
+        self.down = Linear(F, D, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "swiglu":
+            return self.down(ops.silu(self.gate(x)) * self.up(x))
+        if self.kind == "relu":
+            return self.down(ops.relu(self.up(x)))
+        return self.down(ops.gelu(self.up(x), approximate="tanh" if self.kind == "gelu" else "none"))
 
 
 class TransformerBlock(Module):
@@ -43,27 +117,53 @@ class TransformerBlock(Module):
         norm="pre"   x = x + attention(norm(x));  x = x + feed(norm(x))        the stream itself is never normalised
         norm="post"  x = norm(x + attention(x));  x = norm(x + feed(x))        the form of 2017, harder to train when deep
 
-    With `feed(x) = gelu(x W + b) W' + b'`, F = 4 D wide unless given.
+    Args:
+        F: the width of the feed-forward network, 4 D unless given; `feed` is its kind (see `FeedForward`).
+        normaliser: "layer" or "rms"; `eps` is its.
+        cross: between the two, a third step attends to a second sequence, `memory` (B, Tk, D): the decoder of 2017.
+        M, rotary, use_bias: see `MultiHeadAttention`; dropout: of its weights, and of what each step adds to the stream.
+
     Source  Vaswani et al. 2017, arXiv 1706.03762; pre-norm: Xiong et al. 2020, arXiv 2002.04745
     """
 
-    def __init__(self, D: int, N: int, F: int | None = None, *, norm: str = "pre", causal: bool = False, dropout: float = 0.0,
-                 rng: Any = None, dtype: str = "float32") -> None:
+    def __init__(self, D: int, N: int, F: int | None = None, *, norm: str = "pre", normaliser: str = "layer", eps: float = 1e-5,
+                 feed: str = "gelu", causal: bool = False, cross: bool = False, M: int | None = None,
+                 rotary: Mapping[str, Any] | None = None, use_bias: bool = True, dropout: float = 0.0, rng: Any = None,
+                 dtype: str = "float32") -> None:
         if norm not in ("pre", "post"):
             raise ValueError(f"TransformerBlock: norm must be 'pre' or 'post', got {norm!r}")
+        if normaliser not in list(NORMS):
+            raise ValueError(f"TransformerBlock: normaliser must be one of {', '.join(NORMS)}, got {normaliser!r}")
         whole("TransformerBlock", D=D, N=N)
-        self.norm, F = norm, 4 * D if F is None else F
-        self.attention_norm, self.feed_norm = LayerNorm(D, dtype=dtype), LayerNorm(D, dtype=dtype)
-        self.attention = MultiHeadAttention(D, N, causal=causal, rng=rng, dtype=dtype)
-        self.up, self.down = Linear(D, F, rng=rng, dtype=dtype), Linear(F, D, rng=rng, dtype=dtype)
+        shared: dict[str, Any] = {"use_bias": use_bias, "rng": rng, "dtype": dtype}
+
+        def normal() -> Module:
+            return NORMS[normaliser](D, eps=eps, dtype=dtype)
+
+        self.norm = norm
+        self.attention_norm, self.attention = normal(), MultiHeadAttention(D, N, M=M, causal=causal, rotary=rotary,
+                                                                           dropout=dropout, **shared)
+        if cross:
+            self.cross_norm, self.cross = normal(), MultiHeadAttention(D, N, M=M, cross=True, dropout=dropout, **shared)
+        self.feed_norm, self.feed = normal(), FeedForward(D, 4 * D if F is None else F, feed, **shared)
         self.dropout = Dropout(dropout, rng=rng)
 
-    def forward(self, x: Tensor, mask: Any = None) -> Tensor:
-        if self.norm == "pre":
-            x = x + self.dropout(self.attention(self.attention_norm(x), mask))
-            return x + self.dropout(self.feed(self.feed_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
-        return self.feed_norm(x + self.dropout(self.feed(x)))
+    def forward(self, x: Tensor, mask: Any = None, *, bias: Any = None, positions: Any = None, cache: Cache | None = None,
+                memory: Tensor | None = None, memory_mask: Array | None = None) -> Tensor:
+        x = self.add(x, self.attention_norm,
+                     lambda y: self.attention(y, mask, bias=bias, positions=positions, cache=cache))
+        if hasattr(self, "cross"):
+            x = self.add(x, self.cross_norm, lambda y: self.look(y, memory, memory_mask, cache))
+        return self.add(x, self.feed_norm, self.feed)
 
-    def feed(self, x: Tensor) -> Tensor:
-        return self.down(ops.gelu(self.up(x)))
+    def look(self, y: Tensor, memory: Any, mask: Array | None, cache: Cache | None) -> Tensor:
+        """Attention to a memory. Several rows of y for each of its rows, side by side, are so many queries to it."""
+        check_sequences("TransformerBlock", memory)
+        queries = y.reshape(memory.shape[0], -1, y.shape[2])
+        return self.cross(queries, mask, memory=memory, cache=cache).reshape(y.shape)
+
+    def add(self, x: Tensor, norm: Module, step: Any) -> Tensor:
+        """One step of the block, added to the stream."""
+        if self.norm == "pre":
+            return x + self.dropout(step(norm(x)))
+        return norm(x + self.dropout(step(x)))

@@ -1,7 +1,7 @@
 """All mathematics of minitx: every op with its backward, by hand.
 
-Read in this order: softmax, linear, norm, recurrent, unroll, sequences, attention. The rest when you need it: basic, powers,
-extremes, reductions, shaping, indexing, lengths, activations, embedding, dropout, losses.
+Read in this order: softmax, linear, norm, recurrent, unroll, sequence_of, sequences, textbook, attention, positions. The rest
+when you need it: basic, powers, extremes, reductions, shaping, indexing, lengths, activations, embedding, dropout, losses.
 """
 
 from . import methods  # gives Tensor its operators
@@ -17,19 +17,21 @@ from .lengths import reverse
 from .linear import linear
 from .losses import binary_cross_entropy, kl_divergence, mse
 from .norm import layer_norm, rms_norm
+from .positions import rotary
 from .powers import abs, exp, log, power, sqrt
 from .recurrent import gru_cell, lstm_cell, rnn_cell
 from .reductions import cumsum, logsumexp, norm, prod, var
 from .sequences import gru, lstm, rnn
 from .shaping import concatenate, pad, reshape, split, stack, transpose, unstack
 from .softmax import cross_entropy, log_softmax, softmax
+from .textbook import textbook_attention
 from .unroll import unroll
 
 __all__ = [
-    "abs", "add", "additive_attention", "attention", "binary_cross_entropy", "clip", "concatenate", "cross_entropy",
-    "cumsum", "div", "dropout", "embedding", "exp", "gather", "gelu", "getitem", "gru", "gru_cell", "kl_divergence",
-    "layer_norm", "linear", "log", "log_softmax", "logsumexp", "lstm", "lstm_cell", "matmul", "max", "maximum", "mean",
-    "methods", "min", "minimum", "mse", "mul", "neg", "norm", "pad", "power", "prod", "relu", "reshape", "reverse",
-    "rms_norm", "rnn", "rnn_cell", "sigmoid", "silu", "softmax", "softplus", "split", "sqrt", "stack", "sub", "sum", "take",
-    "tanh", "transpose", "unroll", "unstack", "var", "where",
+    "abs", "add", "additive_attention", "attention", "binary_cross_entropy", "clip", "concatenate", "cross_entropy", "cumsum",
+    "div", "dropout", "embedding", "exp", "gather", "gelu", "getitem", "gru", "gru_cell", "kl_divergence", "layer_norm",
+    "linear", "log", "log_softmax", "logsumexp", "lstm", "lstm_cell", "matmul", "max", "maximum", "mean", "methods", "min",
+    "minimum", "mse", "mul", "neg", "norm", "pad", "power", "prod", "relu", "reshape", "reverse", "rms_norm", "rnn",
+    "rnn_cell", "rotary", "sigmoid", "silu", "softmax", "softplus", "split", "sqrt", "stack", "sub", "sum", "take", "tanh",
+    "textbook_attention", "transpose", "unroll", "unstack", "var", "where",
 ]

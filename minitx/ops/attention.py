@@ -2,64 +2,76 @@
 
 Between any two positions lies *one* step, whatever their distance; compare `recurrent.py`, where it is the distance itself.
 
-Read next: `nn/module.py`, how ops become models.
+Read next: `nn/module.py`, how ops become models; before this `textbook.py`, the same in three steps.
 """
 
 import math
 
 from ..backend import array_module, wide
 from ..op import op
+from .basic import unbroadcast
+from .dropout import dropout
+from .textbook import allowed, queries_per_key, scale_of, textbook_attention
 
 
-@op("q (B, N, Tq, K), k (B, N, Tk, K), v (B, N, Tk, Kv), mask?:bool ~(B, N, Tq, Tk) -> y (B, N, Tq, Kv)")
-def attention(q, k, v, mask=None, *, causal=False, scale=None, watch=None):
+@op("q (B, N, Tq, K), k (B, M, Tk, K), v (B, M, Tk, Kv), mask?:bool ~(B, N, Tq, Tk), bias? ~(B, N, Tq, Tk), "
+    "keep?:bool (B, N, Tq, Tk) -> y (B, N, Tq, Kv)", reference=textbook_attention)
+def attention(q, k, v, mask=None, bias=None, keep=None, *, causal=False, scale=None, p=0.0, watch=None):
     """Scaled dot-product attention: each query takes the values whose keys resemble it.
 
-        scores = q kᵀ scale                          scale = 1/√K unless given         (1)
+        scores = q kᵀ scale + bias                   scale = 1/√K unless given         (1)
         probs  = softmax(scores), where allowed                                        (2)
-        y      = probs v                                                               (3)
+        kept   = probs ∘ keep / (1 - p)              dropout, where `keep` is given    (3)
+        y      = kept v                                                                (4)
 
+    N heads of queries may share M heads of keys and values, N/M each: "grouped" heads, and with M = 1 "multi-query".
     `mask` is boolean, True = may be attended; `causal` lets a query see no later key, with the last query beside the last key.
-    A query that may look at nothing gets zeros and gives zero gradients. `watch` is shown `probs`.
+    A query that may look at nothing gets zeros and gives zero gradients. `bias` is added to the scores and has a gradient.
+    `watch` is shown `probs`.
 
-    Keeps q, k, v, y and probs (B, N, Tq, Tk): memory grows with the square of the length.
+    Keeps q, k, v, y, probs (B, N, Tq, Tk) and what dropout keeps: memory grows with the square of the length.
 
     Stable  the row maximum is subtracted before exp; without the scale, scores grow like √K and softmax saturates
-    Source  Vaswani et al. 2017, arXiv 1706.03762; derived in docs/derivations/attention.md
+    Source  Vaswani et al. 2017, arXiv 1706.03762; grouped heads: Ainslie et al. 2023, arXiv 2305.13245;
+            derived in docs/derivations/attention.md
 
     >>> v = np.arange(6.0).reshape(1, 1, 3, 2)
     >>> attention.vjp(v, v, v, causal=True)[0][0, 0, 0].tolist()
     [0.0, 1.0]
     """
-    xp, Tq, Tk = array_module(q), q.shape[2], k.shape[2]
-    scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
-    if not isinstance(scale, int | float) or not math.isfinite(scale):
-        raise ValueError(f"scale must be a finite number, or None for 1/√K, got {scale!r}")
-    if causal:
-        past = xp.tri(Tq, Tk, Tk - Tq, dtype=bool)                                           # (Tq, Tk)
-        mask = past if mask is None else mask & past
+    xp, (B, N, Tq, K), (M, Tk) = array_module(q), q.shape, k.shape[1:3]
+    scale, mask, to_bias = scale_of(scale, K), allowed(xp, mask, causal, Tq, Tk), None if bias is None else bias.shape
+    each, plain = queries_per_key(N, M), mask is None and bias is None
 
-    probs = (q * scale) @ k.swapaxes(-1, -2)                                                 # 1  (B, N, Tq, Tk)
+    def rows(x):                        # (B, N, Tq, ·) -> (B, M, N/M Tq, ·): heads that share keys are rows of one product
+        return x.reshape(B, M, each * Tq, x.shape[3])
+
+    probs = (rows(q * scale) @ k.swapaxes(-1, -2)).reshape(B, N, Tq, Tk)                     # 1
+    if bias is not None:
+        probs += bias
     if mask is not None:
         xp.copyto(probs, -math.inf, where=~mask)
     if Tk:                                                                                   # 2
         top = probs.max(-1, keepdims=True)
-        probs -= top if mask is None else xp.where(top == -math.inf, 0, top)
+        probs -= top if plain else xp.where(top == -math.inf, 0, top)
     xp.exp(probs, out=probs)
     total = probs.sum(-1, dtype=wide(q), keepdims=True)
-    probs /= total if mask is None else xp.where(total == 0, 1, total)
-    y = probs @ v                                                                            # 3  (B, N, Tq, Kv)
+    probs /= total if plain else xp.where(total == 0, 1, total)
     if watch:
         watch("probs", probs, None)
+    kept, through_dropout = (probs, None) if keep is None else dropout.vjp(probs, keep, p=p)  # 3
+    y = (rows(kept) @ v).reshape(B, N, Tq, v.shape[3])                                       # 4
 
     def backward(dy):
-        dv = probs.swapaxes(-1, -2) @ dy                                                     # 3
-        dscores = dy @ v.swapaxes(-1, -2)                                                    # dprobs (B, N, Tq, Tk)
+        dv = rows(kept).swapaxes(-1, -2) @ rows(dy)                                          # 4
+        dscores = (rows(dy) @ v.swapaxes(-1, -2)).reshape(B, N, Tq, Tk)                      # dkept
+        if through_dropout:
+            dscores = through_dropout(dscores)[0]                                            # 3
         dscores -= (dy * y).sum(-1, keepdims=True)                                           # 2  Σ dprobs probs = Σ dy y
         dscores *= probs
-        dq, dk = dscores @ k, dscores.swapaxes(-1, -2) @ q                                   # 1
+        dq, dk = rows(dscores) @ k, rows(dscores).swapaxes(-1, -2) @ rows(q)                 # 1
         dq *= scale
         dk *= scale
-        return dq, dk, dv, None
+        return dq.reshape(B, N, Tq, K), dk, dv, None, unbroadcast(dscores, to_bias), None
 
     return y, backward

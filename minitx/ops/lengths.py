@@ -1,11 +1,14 @@
 """Sequences of unequal length in one batch: where a sequence has ended, nothing happens any more.
 
 A batch (B, T, D) holds sequence b in its first `lengths[b]` steps; what stands behind them is padding. A recurrence then
-stands still: its state stays, its output is zero, and no gradient goes into the padding. So a padded run gives the very
-numbers of the runs of its sequences one by one.
+stands still: its state stays, its output is zero, and no gradient goes into the padding. What is computed there all the same
+reads nothing but zeros, so that it is finite, and 0 times it is 0. So a padded run gives the very numbers of the runs of its
+sequences one by one.
 
-Read next: `recurrent.py`, which uses this in its loop.
+Read next: `unroll.py`, which uses this in its loop.
 """
+
+import math
 
 from ..backend import array_module, to_host
 from ..op import op
@@ -27,6 +30,11 @@ def only_live(live, x):
     return x if live is None else array_module(x).where(live, x, 0)
 
 
+def entering(live, t, state):
+    """The state (B, H) as step t reads it: zeros where a sequence has ended, for it may have ended at inf."""
+    return state if live is None else only_live(live[t], state)
+
+
 def stand_still(live, t, states):
     """Carry the state over step t of states (T+1, B, H) where a sequence has ended."""
     if live is not None:
@@ -41,13 +49,20 @@ def through(live, t, d):
     return xp.where(live[t], d, 0), xp.where(live[t], 0, d)
 
 
+def watching(live, watch):
+    """The watch of a sequence op: it is shown NaN where a sequence has ended. Nothing happened there, and 0 would look dead."""
+    if watch is None or live is None:
+        return watch
+    return lambda name, array, t: watch(name, array_module(array).where(live[t], array, math.nan), t)
+
+
 @op("x (B, T, D), lengths?:int (B) -> y (B, T, D)")
 def reverse(x, lengths=None):
     """Each sequence backwards, within its own length; padding stays behind it, and becomes zero.
 
         y_t = x_{n-1-t}   for t < n = lengths[b],   else 0
 
-    Twice is once: the gradient goes back by the same rule. Keeps the places only.
+    Twice gives the sequence back, and the gradient goes back by the same rule. Keeps the places only.
 
     >>> reverse.vjp(np.array([[[1.0], [2.0], [4.0], [0.0]]]), np.array([3]))[0].ravel().tolist()
     [4.0, 2.0, 1.0, 0.0]

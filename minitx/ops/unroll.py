@@ -2,17 +2,15 @@
 
 Learning means going back the way that the reading went, step by step: this is where gradients explode or vanish.
 
-Read next: `sequences.py`, the same mathematics with far less Python.
+Read next: `sequence_of.py`, which makes an op of the loop, then `sequences.py`, the same mathematics with far less Python.
 """
 
 import functools
-import inspect
 
 from ..backend import array_module, wide
-from ..contract import Spec
-from ..op import op
-from .lengths import live_steps, only_live, through
+from .lengths import entering, only_live, through
 from .recurrent import show
+from .sequence_of import sequence_of, states_of
 
 
 @functools.cache
@@ -21,55 +19,40 @@ def unroll(cell):
 
     `cell(x, *state, *weights)` returns its next state(s). The op takes x (B, T, D), the first states, the weights and perhaps
     `lengths` (B), and returns the first state at every step, hs (B, T, H), then all states at the end, which is for each
-    sequence the end of its own. In the padding hs is zero.
+    sequence the end of its own. In the padding hs is zero, and the cell reads zeros.
 
     Forward keeps one backward per step. Going back, the state's gradient arrives from two sides, the output at t
     and the step after; it passes through the cell, and every step adds its share to the weights it has in common
     with all others. Multiplying by the same Jacobian T times is where gradients explode or vanish: `watch` is shown
     them on the way, at `step` t = 0 … T-1 the gradient of the states that step t returned, before it enters the cell;
-    going forward it is shown the gates, if the cell has a `watch`, and the states besides the first.
+    going forward it is shown the gates, if the cell has a `watch`, and the states besides the first. Padding is shown as NaN.
 
+    Stable  the shares of T steps are added up in float32 at least; against explosion nothing is done here, but clipping after
     Source  Werbos 1990; Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063; docs/derivations/bptt.md
 
     >>> zero, one = np.zeros((1, 1)), np.ones((1, 1))
     >>> unroll(rnn_cell).vjp(np.ones((1, 3, 1)), zero, one, one, zero[0], activation="linear")[0][0].tolist()
     [[[1.0], [2.0], [3.0]]]
     """
-    (x_line, *rest_lines), states = cell.shapes.inputs or [None], cell.shapes.outputs
-    if x_line is None or not states:
-        raise ValueError(f"unroll: the cell {cell.name} needs a shape line that names its input and its next states; "
-                         f"write @op('x (B, D), h (B, H), … -> h_next (B, H)')")
-    names = [state.name.removesuffix("_next") for state in states]
-    lengths_line = Spec("lengths", x_line.axes[:1], optional=True, kind="int")
+    names = states_of(cell)
 
-    @op(f"{over_time(x_line, 'x')}, {', '.join(map(str, [*rest_lines, lengths_line]))} -> {over_time(states[0], 'hs')}, "
-        f"{', '.join(map(str, states))}")
-    @rename(f"unroll({cell.name})", cell)
-    def sequence(x, *rest, watch=None, **static):
-        rest, [lengths] = rest[:len(rest_lines)], rest[len(rest_lines):] or [None]
-        inspect.signature(cell.vjp).bind(x, *rest, **static)                 # also where T is 0 and the cell is never asked
-        xp, (B, T, _) = array_module(x), x.shape
-        live = live_steps(f"unroll({cell.name})", lengths, T)                                # (T, B, 1)
-        xs = only_live(live, x.swapaxes(0, 1))
-        state, weights = rest[:len(names)], rest[len(names):]
-        hs, backwards = xp.empty((T, B, state[0].shape[1]), x.dtype), []
+    @sequence_of(cell)
+    def sequence(step, x, state, weights, live, watch):
+        xp, T = array_module(x), x.shape[1]
+        xs = only_live(live, x.swapaxes(0, 1))                                               # (T, B, D)
+        hs, backwards = xp.empty((T, *state[0].shape), x.dtype), []                          # (T, B, H)
         for t in range(T):
-            if watch and "watch" in cell.static:
-                static["watch"] = at_step(watch, t)
-            following, back = cell.vjp(xs[t], *state, *weights, **static)
-            following = following if isinstance(following, tuple) else (following,)
+            following, back = step(t, xs[t], *(entering(live, t, s) for s in state), *weights)
             if live is not None:                                                             # the end: stand still
                 following = tuple(xp.where(live[t], new, old) for new, old in zip(following, state, strict=True))
             state, hs[t] = following, following[0]
             backwards.append(back)
             if watch:
                 show(watch, t, **dict(zip(names[1:], state[1:], strict=True)))
-        hs = only_live(live, hs).swapaxes(0, 1)
 
         def backward(dhs, *dstate):
-            dx = xp.empty_like(x)
-            dhs = only_live(live, dhs.swapaxes(0, 1))
-            dweights = [xp.zeros(w.shape, wide(w)) for w in weights]
+            dx, dhs = xp.empty_like(x), only_live(live, dhs.swapaxes(0, 1))
+            dweights = [None if w is None else xp.zeros(w.shape, wide(w)) for w in weights]
             for t in reversed(range(T)):
                 dstate = (dstate[0] + dhs[t], *dstate[1:])
                 dstate, past = zip(*(through(live, t, d) for d in dstate), strict=True)
@@ -80,33 +63,11 @@ def unroll(cell):
                 if live is not None:
                     dstate = tuple(d + by for d, by in zip(dstate, past, strict=True))
                 for dweight, share in zip(dweights, grads[len(names):], strict=True):
-                    dweight += share
-            return dx, *dstate, *[dw.astype(w.dtype, copy=False) for dw, w in zip(dweights, weights, strict=True)], None
+                    if share is not None:                                                    # of a weight that was given
+                        dweight += share
+            return dx, *dstate, *(dw if dw is None else dw.astype(w.dtype, copy=False)
+                                  for dw, w in zip(dweights, weights, strict=True)), None
 
-        return (hs, *state), backward
+        return (only_live(live, hs).swapaxes(0, 1), *state), backward
 
     return sequence
-
-
-def at_step(watch, t):
-    """The watch of a cell, which does not know the time."""
-    return lambda name, array, _: watch(name, array, t)
-
-
-def over_time(spec, name):
-    """The line of an array (B, D) of every step, all steps together: (B, T, D)."""
-    return str(spec._replace(name=name, axes=(spec.axes[0], "T", *spec.axes[1:])))
-
-
-def rename(name, cell):
-    """Give the sequence op of a cell its name, its home (an op made of a user's cell is the user's) and its options."""
-    def named(function):
-        function.__name__, function.__module__ = name, cell.__module__
-        given = inspect.signature(cell.vjp).parameters.values()
-        arrays = [p for p in given if p.kind is not p.KEYWORD_ONLY]
-        options = [p for p in given if p.kind is p.KEYWORD_ONLY and p.name != "watch"]
-        watch = inspect.signature(function).parameters["watch"]
-        lengths = inspect.Parameter("lengths", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
-        function.__signature__ = inspect.Signature([*arrays, lengths, *options, watch])
-        return function
-    return named
