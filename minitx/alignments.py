@@ -55,7 +55,7 @@ def picture(found: dict[str, Sequence[Alignment]]) -> Any:
 
 
 def heat_maps(panels: Sequence[Any], found: Sequence[Alignment], top: float = 1.0) -> Any:
-    """Draw one heat-map on each of these axes, from 0 to `top`, with fonts that have the letters; what is left over is hidden."""
+    """Draw one heat-map on each of these axes, from 0 to `top`, in fonts that have the letters; axes left over are hidden."""
     from .fonts import lettering
     image = None
     with lettering([word for source, target, _ in found for word in (*source, *target)]) as label:

@@ -137,7 +137,8 @@ def continuations(caller: str, model: LanguageModel, prompts: Sequence[Ids], cou
                 live[b] = symbol not in symbols
                 column[b] = symbol if live[b] else None
             texts[b].append(symbol)
-            live[b] = live[b] and not over(texts[b][lengths[b]:])
+            if over is not None and live[b]:
+                live[b] = not over(texts[b][lengths[b]:])
         yield column
         if not any(live):
             return
@@ -165,11 +166,11 @@ def check_finite(caller: str, logits: np.ndarray) -> None:
                                  f"its parameters have blown up: train it anew, with a lower learning rate")
 
 
-def stopping(caller: str, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool]]:
-    """The symbols that end a text, and whether what was written is over."""
+def stopping(caller: str, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
+    """The symbols that end a text, and the function that says whether one is over."""
     if callable(stop):
         return frozenset(), stop
     symbols = () if stop is None else stop if isinstance(stop, Collection) else (stop,)
     for symbol in symbols:
         whole(caller, 0, stop=symbol)
-    return frozenset(symbols), lambda written: False
+    return frozenset(symbols), None

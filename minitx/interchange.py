@@ -208,8 +208,6 @@ class Between:
 def channels(attention: MultiHeadAttention, pairing: str | None) -> np.ndarray:
     """The channels of a head, first all that are the first of a pair: of this pairing, or None: of the model's own."""
     options, K = attention.rotary or {}, attention.K
-    if attention.rotary is None:                                        # nothing turns, and the order is the same everywhere
-        return np.arange(K)
     R = options.get("rotated") or K
     first, second = pairs(R, pairing or options.get("pairing", "halves"))
     return np.concatenate([np.arange(K)[first], np.arange(K)[second], np.arange(R, K)])

@@ -88,7 +88,7 @@ def from_config(config: Mapping[str, Any], *, pairing: str = "halves", rng: Any 
 
 
 def bert(config: Mapping[str, Any], pairing: str, rng: Any) -> Encoder:
-    only(config, position_embedding_type="absolute")
+    only(config, position_embedding_type="absolute", is_decoder=False)
     return Encoder(config["vocab_size"], config["hidden_size"], config["num_attention_heads"], config["num_hidden_layers"],
                    config["max_position_embeddings"], F=config["intermediate_size"], norm="post", eps=config["layer_norm_eps"],
                    feed=feed(config["hidden_act"]), embedding_norm=True, types=config["type_vocab_size"], rng=rng)
@@ -103,11 +103,13 @@ def gpt2(config: Mapping[str, Any], pairing: str, rng: Any) -> TransformerLM:
 
 def llama(config: Mapping[str, Any], pairing: str, rng: Any) -> TransformerLM:
     only(config, hidden_act="silu", rope_scaling=None, attention_bias=False, mlp_bias=False)
-    D, N = config["hidden_size"], config["num_attention_heads"]
+    D, N, rope = config["hidden_size"], config["num_attention_heads"], config.get("rope_parameters") or {}
     only(config, head_dim=D // N)
+    only(rope, rope_type="default")
+    base = config.get("rope_theta", rope.get("rope_theta", 10000.0))    # newer configs have it among the rope_parameters
     return TransformerLM(config["vocab_size"], D, N, config["num_hidden_layers"], config["max_position_embeddings"],
                          F=config["intermediate_size"], M=config.get("num_key_value_heads"), positions="rotary",
-                         rotary={"base": config.get("rope_theta", 10000.0), "pairing": pairing}, normaliser="rms",
+                         rotary={"base": base, "pairing": pairing}, normaliser="rms",
                          eps=config["rms_norm_eps"], feed="swiglu", use_bias=False,
                          tied=config.get("tie_word_embeddings", False), rng=rng)
 

@@ -42,7 +42,7 @@ def probabilities(logits: np.ndarray, *, temperature: float = 1.0, top_k: int | 
     if top_k is None and top_p in (None, 1):
         return p
     stay = largest(p, len(p) if top_k is None else top_k)                   # places, the likeliest first  # 2
-    if top_p is not None:
+    if top_p not in (None, 1):                                              # 1: not even what rounding would drop
         reached = np.cumsum(p[stay]) / p[stay].sum()                                                     # 3
         stay = stay[:1 + np.searchsorted(reached, top_p)]
     kept = np.zeros_like(p)

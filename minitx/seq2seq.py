@@ -12,6 +12,7 @@ Read next: `decoding.py`, which finds the best target.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,19 @@ class Memory(NamedTuple):
     values: Tensor              # (B, S, H): what was read at each place
     keys: Tensor                # (B, S, H): by what it is found
     mask: Array | None          # (B, 1, S), True where a symbol is; None: everywhere
+
+
+class SharedTokens(nn.Embedding):
+    """One table for both languages and the head: rows of size 1/√D, as scores want them, and times √D where they are read.
+
+    Source  Vaswani et al. 2017, arXiv 1706.03762, section 3.4
+    """
+
+    def __init__(self, V: int, D: int, *, rng: Any, dtype: str) -> None:
+        super().__init__(V, D, std=1 / math.sqrt(D), rng=rng, dtype=dtype)
+
+    def forward(self, ids: Any) -> Tensor:
+        return super().forward(ids) * math.sqrt(self.table.shape[1])
 
 
 class Encoder(nn.Module):
@@ -177,7 +191,7 @@ class Seq2Seq(Model):
             raise ValueError(f"Seq2Seq: H is {H}; expected an even number, since half of the encoder reads in each direction")
         if tied and V_source != V:
             raise ValueError(f"Seq2Seq: tied means one vocabulary, but V_source is {V_source} and V is {V}; give one for both")
-        tokens = nn.Embedding(V, D, std=D ** -0.5, rng=rng, dtype=dtype) if tied else None
+        tokens = SharedTokens(V, D, rng=rng, dtype=dtype) if tied else None
         options: dict[str, Any] = {"tokens": tokens, "cell": cell, "dropout": dropout, "rng": rng, "dtype": dtype}
         self.smoothing = smoothing
         self.encoder = Encoder(V_source, D, H, L, **options)

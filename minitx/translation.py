@@ -54,6 +54,8 @@ class Sides(NamedTuple):
 
     def epochs(self, B: int, rng: np.random.Generator, *, pool: int | None = 40) -> Iterator[Batch]:
         """Batches of pairs of like length, without end; every pair once in an epoch. See `data.length_batches`."""
+        if not self.sources:
+            raise ValueError("Sides.epochs: there are no pairs; give some, or keep longer ones")
         while True:
             for rows in length_batches(self.lengths, B, rng, pool=pool):
                 yield self.batch(rows)

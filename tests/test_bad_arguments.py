@@ -16,6 +16,7 @@ from minitx.data import (
     length_batches,
     load_corpus,
     mask_of,
+    masked,
     pad,
     padding_share,
     pair_batch,
@@ -25,8 +26,9 @@ from minitx.data import (
 )
 from minitx.decoding import beam_search, greedy, select
 from minitx.generation import generate
-from minitx.models import RecurrentLM, TransformerLM
+from minitx.models import Encoder, EncoderDecoder, MaskedLM, RecurrentLM, TransformerLM
 from minitx.optim import SGD, Adam, AdamW, clip_grad_norm, warmup_cosine
+from minitx.profiling import by_module
 from minitx.seq2seq import Seq2Seq
 from minitx.training import evaluate, train
 
@@ -65,6 +67,16 @@ ENDS = ["x", 3, [], [1], [1, 2, 3], [[1, 2]], [1.0, 2.0], [1, None], ["1", "2"],
         mx.tensor([0.5, 1.0]), np.array([4, 4]), {}]
 PAIRS = Seq2Seq(5, 5, 2, 4)
 LENGTHS = [None, "x", ROWS, [4, 4], [-1, 2], [1.5, 2], [1], [[1], [1]]]
+NO_SIZE, FLAGS = [size for size in SIZE if size is not None], [None, 1, "yes"]
+TURNS = ["halves", 3, [], dict(pairing="pairs"), dict(rotated=3), dict(rotated=6), dict(base=0), dict(stretch=-1.0),
+         dict(size=2), dict(base="x")]
+ENCODER_BLOCK = dict(norm=["none", None, []], normaliser=["batch", None, []], eps=NOT_BELOW_0, feed=["tanh", None, []],
+                     dropout=P, dtype=FLOATS)
+BLOCK = ENCODER_BLOCK | dict(M=[*NO_SIZE, 4], use_bias=FLAGS, rotary=TURNS)
+PLACES = dict(positions=["absolute", None, []])
+CACHES = ["x", 3, {}]
+BIASES = ["x", 3, ROWS, np.ones((2, 2), "float32"), np.ones((3, 3))]
+MASKED, TRANSLATOR = MaskedLM(5, 4, 2, 1, 8), EncoderDecoder(5, 4, 2, 1)
 START = [None, 3, "x", [0.5], [[1]], [[1], [2, 3]]]
 RAGGED = [None, 3, "x", [[0.5]], [3], [[[1]]], ["ab"]]
 
@@ -85,14 +97,30 @@ CALLS = {
     "GRU": (nn.GRU, dict(D=3, H=2), dict(D=SIZE, H=SIZE, L=SIZE, dtype=FLOATS, dropout=P, gain=[1.0], activation=["relu"])),
     "LSTM": (nn.LSTM, dict(D=3, H=2), dict(D=SIZE, H=SIZE, L=SIZE, forget_bias=NUMBER, dtype=FLOATS, dropout=P,
                                            activation=["relu"])),
-    "MultiHeadAttention": (nn.MultiHeadAttention, dict(D=4, N=2), dict(D=[*SIZE, 5], N=[*SIZE, 3], dtype=FLOATS)),
-    "TransformerBlock": (nn.TransformerBlock, dict(D=4, N=2, F=8),
-                         dict(D=[*SIZE, 5], N=[*SIZE, 3], F=[0, -1, 2.5, "4"], norm=["none", None, []], dropout=P)),
+    "MultiHeadAttention": (nn.MultiHeadAttention, dict(D=4, N=2), dict(
+        D=[*SIZE, 5], N=[*SIZE, 3], M=[*NO_SIZE, 4], K=NO_SIZE, causal=FLAGS, cross=FLAGS, use_bias=FLAGS, rotary=TURNS,
+        dropout=P, dtype=FLOATS, heads=[2])),
+    "FeedForward": (nn.FeedForward, dict(D=4, F=8), dict(D=SIZE, F=SIZE, kind=["tanh", None, [], 1], use_bias=FLAGS,
+                                                         dtype=FLOATS, dropout=[0.1])),
+    "TransformerBlock": (nn.TransformerBlock, dict(D=4, N=2, F=8), dict(
+        D=[*SIZE, 5], N=[*SIZE, 3], F=NO_SIZE, cross=FLAGS, causal=FLAGS, **BLOCK)),
     "RecurrentLM": (RecurrentLM, dict(V=5, D=2, H=3),
                     dict(V=SIZE, D=SIZE, H=SIZE, L=SIZE, cell=["elman", None, []], dropout=P, activation=["relu"],
                          bidirectional=[True])),
     "TransformerLM": (TransformerLM, dict(V=5, D=4, N=2, L=1, T=8),
-                      dict(V=SIZE, D=SIZE, N=[*SIZE, 3], L=SIZE, T=SIZE, norm=["none"], dropout=P, cell=["rnn"])),
+                      dict(V=SIZE, D=SIZE, N=[*SIZE, 3], L=SIZE, T=SIZE, F=NO_SIZE, cell=["rnn"], tied=FLAGS, **PLACES,
+                           **BLOCK | dict(rotary=[*TURNS, {}]))),
+    "TransformerLM, turning": (lambda rotary: TransformerLM(5, 4, 2, 1, None, positions="rotary", rotary=rotary),
+                               dict(rotary={}), dict(rotary=TURNS)),
+    "Encoder": (Encoder, dict(V=5, D=4, N=2, L=1, T=8), dict(
+        V=SIZE, D=SIZE, N=[*SIZE, 3], L=SIZE, T=SIZE, F=NO_SIZE, types=[-1, 2.5, "4", None], embedding_norm=FLAGS,
+        causal=[True], rotary=[*TURNS, {}], **PLACES | dict(positions=[*PLACES["positions"], "alibi"]), **ENCODER_BLOCK)),
+    "MaskedLM": (MaskedLM, dict(V=5, D=4, N=2, L=1, T=8), dict(V=SIZE, D=SIZE, N=[*SIZE, 3], L=SIZE, T=SIZE, tied=[True],
+                                                               **PLACES, **ENCODER_BLOCK)),
+    "EncoderDecoder": (EncoderDecoder, dict(V=5, D=4, N=2, L=1), dict(
+        V=SIZE, D=SIZE, N=[*SIZE, 3], L=SIZE, T=SIZE, F=NO_SIZE, smoothing=P, dropout=P, norm=["none", None, []],
+        feed=["tanh", None, []], dtype=FLOATS, positions=["rotary"])),
+    "Cache": (nn.Cache, dict(T=4), dict(T=SIZE, blank=["x", 3, [1, 2], np.array([0.5]), np.array([[1]]), np.array([True])])),
     "a Linear": (nn.Linear(4, 2), dict(x=X), dict(x=TENSOR)),
     "an Embedding": (nn.Embedding(3, 2), dict(ids=ROWS), dict(ids=IDS)),
     "a LayerNorm": (nn.LayerNorm(4), dict(x=X), dict(x=TENSOR)),
@@ -108,10 +136,29 @@ CALLS = {
         None, 3, [], "x", {}, nn.GRU(2, 1, 2).to_torch(), nn.GRU(3, 1).to_torch(), nn.GRU(2, 1, bidirectional=True).to_torch(),
         nn.RNN(2, 1).to_torch(), nn.GRU(2, 1).state_dict(), dict.fromkeys(nn.GRU(2, 1).to_torch()),
         dict.fromkeys(nn.GRU(2, 1).to_torch(), 1.0), nn.GRU(2, 1).to_torch() | dict(bias_hh_l0=np.array(["x"] * 3))])),
-    "an attention": (nn.MultiHeadAttention(4, 2), dict(x=X), dict(x=SEQUENCES, mask=["x", 3, ROWS, np.ones((2, 2), bool)])),
-    "a block": (nn.TransformerBlock(4, 2), dict(x=X), dict(x=SEQUENCES, mask=["x", 3, ROWS])),
+    "an attention": (nn.MultiHeadAttention(4, 2), dict(x=X), dict(
+        x=SEQUENCES, mask=["x", 3, ROWS, np.ones((2, 2), bool)], bias=[*BIASES, ROWS > 0], memory=[X], cache=CACHES)),
+    "an attention that turns": (nn.MultiHeadAttention(4, 2, rotary={}), dict(x=X), dict(
+        x=SEQUENCES, positions=["x", 3.0, np.arange(3.0), np.arange(4), np.zeros((3, 3), int), [0, 1, 2]])),
+    "an attention to a memory": (nn.MultiHeadAttention(4, 2, cross=True), dict(x=X, memory=ones(2, 5, 4)), dict(
+        x=SEQUENCES, memory=[*SEQUENCES, ones(3, 5, 4)], mask=["x", 3, ROWS, np.ones((3, 3), bool)])),
+    "a feed-forward network": (nn.FeedForward(4, 8), dict(x=X), dict(x=TENSOR)),
+    "a block": (nn.TransformerBlock(4, 2), dict(x=X), dict(
+        x=SEQUENCES, mask=["x", 3, ROWS], bias=BIASES, memory=[X], memory_mask=[ROWS > 0], cache=CACHES)),
+    "a block with a memory": (nn.TransformerBlock(4, 2, cross=True), dict(x=X, memory=X), dict(
+        x=SEQUENCES, memory=SEQUENCES, memory_mask=["x", 3, ROWS])),
     "a recurrent model": (MODEL, dict(ids=ROWS), dict(ids=ROWS_OF_IDS)),
     "a Transformer": (TransformerLM(5, 4, 2, 1, 8), dict(ids=ROWS), dict(ids=[*ROWS_OF_IDS, np.ones((1, 9), int)])),
+    "an Encoder": (Encoder(5, 4, 2, 1, 8, types=2), dict(ids=ROWS, lengths=np.array([1, 3]), types=ROWS), dict(
+        ids=[*ROWS_OF_IDS, np.ones((2, 9), int)], lengths=ENDS, types=[*ROWS_OF_IDS[1:], ROWS[:, :2]])),
+    "a masked loss": (lambda ids, lengths, targets: MASKED.loss(ids, lengths, targets),
+                      dict(ids=ROWS, lengths=np.array([1, 3]), targets=ROWS),
+                      dict(ids=ROWS_OF_IDS, lengths=ENDS, targets=ROWS_OF_IDS)),
+    "an EncoderDecoder": (TRANSLATOR, dict(source=ROWS, lengths=np.array([1, 3]), inputs=ROWS), dict(
+        source=ROWS_OF_IDS, lengths=ENDS, inputs=[*ROWS_OF_IDS, ROWS[:1]])),
+    "a loss of a translation": (lambda targets: TRANSLATOR.loss(ROWS, np.array([1, 3]), ROWS, targets), dict(targets=ROWS),
+                                dict(targets=ROWS_OF_IDS)),
+    "by_module": (lambda model, x: by_module(model, x), dict(model=nn.Linear(4, 2), x=X), dict(model=[None, 3, "x"], x=TENSOR)),
     "a loss": (MODEL.loss, dict(ids=ROWS, targets=ROWS), dict(ids=ROWS_OF_IDS, targets=ROWS_OF_IDS)),
     "Seq2Seq": (Seq2Seq, dict(V_source=5, V=5, D=2, H=4),
                 dict(V_source=SIZE, V=SIZE, D=SIZE, H=[*SIZE, 3], L=SIZE, attention=["dot", None, []], cell=["elman", None, []],
@@ -160,6 +207,10 @@ CALLS = {
 
     # Data
     "pad": (pad, dict(sequences=[[1, 2], [3]]), dict(sequences=RAGGED, value=[1.5, "x", None])),
+    "masked": (masked, dict(ids=ROWS, lengths=[1, 3], V=5, rng=np.random.default_rng(0), mask_id=4),
+               dict(ids=[None, 3, "x", [1, 2], [[1], [2, 3]], ROWS * 0.5, ROWS + 9, -ROWS], V=[*SIZE, 1],
+                    lengths=[None, 3, "x", [1], [1.5, 2], [-1, 2], [1, 4], [[1, 3]]], rng=[0, None],
+                    mask_id=[-1, 5, 1.5, "x", None], share=P)),
     "mask_of": (mask_of, dict(lengths=np.array([1, 2]), T=2), dict(lengths=[None, "x", [1, 2]], T=[-1, 1.5, "x", None])),
     "pair_batch": (pair_batch, dict(sources=[[1], [2]], targets=[[1], [2]], start=0, stop=1),
                    dict(sources=[*RAGGED, [[1]]], targets=[*RAGGED, [[1]]], start=[-1, 1.5, "x", None],

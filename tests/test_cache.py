@@ -5,6 +5,7 @@ import pytest
 
 import minitx as mx
 from minitx import models, nn
+from minitx.decoding import beam_search, greedy
 from minitx.nn import Cache
 
 from .common import every_device, refused
@@ -123,3 +124,86 @@ def test_attention_without_a_model_can_use_one_too():
             found.append(attention(x[:, t:t + 1], cache=cache).array)
             cache.advance(1)
     np.testing.assert_allclose(np.concatenate(found, 1), attention(x).array, atol=1e-12)
+
+
+# What a decoder looks at in a source
+
+
+def decoder(norm="pre"):
+    """A model, and what it looks at: three sources of unequal length."""
+    model = models.EncoderDecoder(V, D, N, L, T, norm=norm, rng=np.random.default_rng(0), dtype="float64").eval()
+    source, lengths = rng.integers(0, V, (3, 6)), np.array([6, 2, 4])
+    return model, source, lengths
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_keys_and_values_of_a_memory_are_made_once_for_all_steps_and_rows(rows, monkeypatch):
+    model, source, lengths = decoder()
+    ids, made = rng.integers(0, V, (3 * rows, 5)), []
+    for block in model.decoder:
+        monkeypatch.setattr(block.cross.kv, "forward",
+                            lambda x, forward=block.cross.kv.forward: made.append(x.shape) or forward(x))
+    with mx.no_grad():
+        memory, state = model.encode(source, lengths)
+        found = []
+        for t in range(5):
+            logits, state = model.step(ids[:, t], memory, state)
+            found.append(logits.array)
+        assert made == [(3, 6, D)] * L
+        other, _ = model.encode(source[::-1].copy(), lengths[::-1].copy())
+        model.step(ids[:, 0], other, state)
+        assert made == [(3, 6, D)] * 2 * L, "another memory is looked at anew"
+    for r in range(3 * rows):
+        b = slice(r // rows, r // rows + 1)
+        alone = model(source[b, :lengths[b][0]], lengths[b], ids[r:r + 1]).array[0]
+        np.testing.assert_allclose(np.stack(found, 1)[r], alone, atol=1e-10)
+
+
+@every_device
+def test_c60_a_beam_of_a_decoder_scores_as_the_loss_does(device):
+    model, source, lengths = decoder()
+    model.to(device)
+    sources, places = mx.tensor(source, device=device), mx.tensor(lengths, device=device)
+    with mx.no_grad():
+        memory, state = model.encode(sources.array, places.array)
+
+    def step(ids, state):
+        return model.step(ids, memory, state)
+
+    options = {"start": [1, 1, 1], "stop": 2, "steps": 6}
+    first, best = greedy(step, state, **options), beam_search(step, state, **options, width=3, alpha=0.0)
+    assert greedy(step, state, **options) == first, "nothing is left from the first search"
+    assert [h.ids for h in first] == [found[0].ids for found in beam_search(step, state, **options, width=1)]
+    for b, found in enumerate([*map(lambda h: [h], first), *best]):
+        b = slice(b % 3, b % 3 + 1)
+        for h in found:
+            inputs = np.array([[1, *h.ids, 2]])
+            logits = model(sources.array[b], places.array[b], mx.tensor(inputs[:, :-1], device=device).array).numpy()[0]
+            log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+            ids = inputs[0, 1:1 + h.length]
+            assert h.log_p == pytest.approx(log_p[np.arange(len(ids)), ids].sum(), rel=1e-9)
+
+
+def test_what_is_kept_of_a_memory_counts_as_memory_and_has_no_gradient():
+    model, source, lengths = decoder()
+    with mx.no_grad():
+        memory, state = model.encode(source, lengths)
+        _, state = model.step(np.ones(3, int), memory, state)
+    assert state.nbytes == L * 2 * 3 * D * 8 * (T + 6) and state.select(np.array([1, 0])).length == 1
+    refused(RuntimeError, lambda: model.step(np.ones(3, int), model.encode(source, lengths)[0], None), "Cache: no gradient")
+    model(source, lengths, rng.integers(0, V, (3, 4))).sum().backward()
+    assert all(p.grad is not None for _, p in model.named_parameters()), "and training goes through all"
+
+
+def test_rows_that_are_chosen_have_buffers_of_their_own():
+    model, ids = model_of("rotary"), rng.integers(0, V, (2, 4))
+    with mx.no_grad():
+        _, cache = model.step(ids, Cache(T))
+        before = {id(b) for pair in cache.buffers.values() for b in pair}
+        chosen = cache.select(np.array([0, 1]))
+        assert before.isdisjoint(id(b) for pair in chosen.buffers.values() for b in pair)
+        a, _ = model.step(ids[:, :1], chosen)
+        b, _ = model.step(ids[:, 1:2], cache)
+        _, fresh = model.step(ids, Cache(T))
+        np.testing.assert_array_equal(model.step(ids[:, :1], fresh)[0].array, a.array)
+    assert not np.array_equal(a.array, b.array)

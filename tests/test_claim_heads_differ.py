@@ -10,23 +10,22 @@ from .test_claims import elsewhere, run, script  # noqa: F401
 published = pytest.mark.published
 
 
-def numbers(twenty=0.0, spread=0.0, everything=1.0, apart=0.3, before=0.05, difference=1e-7):
-    """Numbers as `measure` gives them: losses are 1, without 20 % of the heads 1 + twenty ± spread, without all 1 + everything."""
-    losses = [[1.0] * 50, [1 + twenty + spread, 1 + twenty - spread] * 25, [1 + everything] * 50]
+def numbers(twenty=0.0, spread=0.0, everything=90.0, apart=0.3, before=0.05, difference=1e-7):
+    """As `measure` gives them: without 20 % of the heads the losses are twenty ± spread, in percent."""
+    losses = [[0.0] * 50, [twenty + spread, twenty - spread] * 25, [everything] * 50]
     return {"apart": {"trained": [0.9, apart], "untrained": [0.01, before]}, "shares": [0, 20, 100],
             "losses": {"least important first": [losses]}, "pruned": {"difference": difference}}
 
 
 @pytest.mark.parametrize("changes, word", [
     ({}, "holds"),
-    ({"twenty": -0.5}, "holds"),
-    ({"twenty": 0.019}, "holds"),
-    ({"twenty": 0.021}, "holds in part"),
-    ({"twenty": 0.01, "spread": 0.1}, "holds in part"),                  # ± 1.4 %: nobody knows
+    ({"twenty": 1.9}, "holds"),
+    ({"twenty": 2.1}, "holds in part"),
+    ({"twenty": 1, "spread": 10}, "holds in part"),                      # ± 1.4: nobody knows
     ({"apart": 0.2}, "holds in part"),
-    ({"apart": 0.2, "twenty": 0.03}, "does not hold here"),
+    ({"apart": 0.2, "twenty": 3}, "does not hold here"),
     ({"before": 0.2}, "undecided"),
-    ({"everything": 0.1}, "undecided"),
+    ({"everything": 10}, "undecided"),
     ({"difference": 1e-3}, "undecided"),
 ])
 def test_the_rule_about_heads(changes, word):
@@ -34,7 +33,7 @@ def test_the_rule_about_heads(changes, word):
 
 
 def test_in_the_noise_the_answer_is_undecided():
-    assert list(script("heads_differ").verdict(numbers(twenty=0.01, spread=0.1)).parts.values()) == [True, None]
+    assert list(script("heads_differ").verdict(numbers(twenty=1, spread=10)).parts.values()) == [True, None]
 
 
 def test_how_much_of_its_attention_a_head_gives_elsewhere():

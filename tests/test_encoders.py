@@ -140,6 +140,7 @@ def test_c47_dropout_of_weights_keeps_their_mean_and_is_off_in_evaluation():
     kept = np.rint(y * 20 * 0.7)
     np.testing.assert_allclose(y * 20 * 0.7, kept, atol=1e-9)                # whole weights of 1/20, kept or not
     assert abs(y.mean() - 1) < 0.01 and abs(kept.mean() / 20 - 0.7) < 0.01
+    assert kept.std() == pytest.approx((20 * 0.7 * 0.3) ** 0.5, rel=0.05), "each weight by a draw of its own"
     np.testing.assert_allclose(attention.eval()(x).array, 1)
 
 

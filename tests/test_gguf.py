@@ -32,7 +32,7 @@ def q4_1(scale, low, numbers):
 
 
 def test_tensors_of_a_gguf_file_are_what_its_blocks_say(tmp_path):
-    numbers = [[(7 * j + row) % 16 for j in range(64)] for row in range(3)]
+    numbers = [[(7 * j + j // 16 + row) % 16 for j in range(64)] for row in range(3)]
     blocks = b"".join(q4_1(0.5, -3, row[:32]) + q4_1(2, 1, row[32:]) for row in numbers)
     whole = np.arange(-32, 32).reshape(2, 32)
     path = tmp_path / "a.gguf"

@@ -22,7 +22,7 @@ CONFIGS = {
              "type_vocab_size": 2},
     "gpt2": {"model_type": "gpt2", "vocab_size": 13, "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 9,
              "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"},
-    "llama": {"model_type": "llama", "vocab_size": 13, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "llama": {"model_type": "llama", "vocab_size": 13, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
               "num_hidden_layers": 2, "max_position_embeddings": 9, "intermediate_size": 20, "rms_norm_eps": 1e-5,
               "hidden_act": "silu", "rope_theta": 1e4},
 }
@@ -74,11 +74,11 @@ def test_names_and_shapes_are_the_usual_ones(layout):
                  "encoder.layer.0.intermediate.dense.weight": (20, 12), "encoder.layer.0.output.dense.weight": (12, 20)},
         "gpt2": {"wte.weight": (13, 12), "wpe.weight": (9, 12), "h.1.attn.c_attn.weight": (12, 36), "ln_f.bias": (12,),
                  "h.0.mlp.c_fc.weight": (12, 48)},
-        "llama": {"model.embed_tokens.weight": (13, 16), "model.layers.0.self_attn.q_proj.weight": (16, 16),
-                  "lm_head.weight": (13, 16), "model.layers.1.self_attn.k_proj.weight": (8, 16),
-                  "model.layers.0.mlp.gate_proj.weight": (20, 16)},
-        "gguf": {"token_embd.weight": (13, 16), "blk.1.attn_v.weight": (8, 16), "blk.0.ffn_down.weight": (16, 20),
-                 "output_norm.weight": (16,), "output.weight": (13, 16)},
+        "llama": {"model.embed_tokens.weight": (13, 32), "model.layers.0.self_attn.q_proj.weight": (32, 32),
+                  "lm_head.weight": (13, 32), "model.layers.1.self_attn.k_proj.weight": (16, 32),
+                  "model.layers.0.mlp.gate_proj.weight": (20, 32)},
+        "gguf": {"token_embd.weight": (13, 32), "blk.1.attn_v.weight": (16, 32), "blk.0.ffn_down.weight": (32, 20),
+                 "output_norm.weight": (32,), "output.weight": (13, 32)},
     }[layout].items():
         assert shapes.pop(name) == shape
 
@@ -107,17 +107,17 @@ def test_a_model_that_pairs_other_channels_computes_the_same(layout):
 
 
 def test_the_order_of_channels_is_the_known_one():
-    """Rows of a head: Meta's order is 0 … 3, and Hugging Face has the even ones first."""
-    order = {"llama": [0, 2, 1, 3], "gguf": [0, 1, 2, 3]}
+    """Rows of a head: Meta's order is 0 … 7, and Hugging Face has the even ones first."""
+    order = {"llama": [0, 2, 4, 6, 1, 3, 5, 7], "gguf": range(8)}
     model = from_config(CONFIGS["llama"], pairing="neighbours")
     W = model.blocks[0].attention.qkv.W
-    W.assign_(np.broadcast_to(np.float32(np.arange(32)), W.shape))                # the columns of q (16), k (8) and v (8), numbered
+    W.assign_(np.broadcast_to(np.float32(np.arange(64)), W.shape))    # numbers the columns: 32 of q, 16 of k, 16 of v
     for layout, prefix in ("llama", "model.layers.0.self_attn.{}_proj.weight"), ("gguf", "blk.0.attn_{}.weight"):
         rows = {x: interchange.tensors_of(model, layout)[prefix.format(x)][:, 0] for x in "qkv"}
-        heads = np.array([4 * head + place for head in range(4) for place in order[layout]])
+        heads = np.array([8 * head + place for head in range(4) for place in order[layout]])
         assert rows["q"].tolist() == heads.tolist()
-        assert rows["k"].tolist() == (16 + heads[:8]).tolist()
-        assert rows["v"].tolist() == list(range(24, 32))
+        assert rows["k"].tolist() == (32 + heads[:16]).tolist()
+        assert rows["v"].tolist() == list(range(48, 64))
 
 
 def test_channels_that_do_not_turn_stay_where_they_are():
@@ -226,10 +226,12 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     ("bert", {"model_type": "t5"}, ["model_type must be one of bert, gpt2, llama", "'t5'"]),
     ("bert", {"hidden_act": "silu"}, ["activation must be one of gelu, gelu_new", "'silu'"]),
     ("bert", {"position_embedding_type": "relative_key"}, ["position_embedding_type is 'relative_key'", "'absolute' only"]),
+    ("bert", {"is_decoder": True}, ["is_decoder is True"]),
     ("gpt2", {"scale_attn_weights": False}, ["scale_attn_weights is False"]),
     ("llama", {"rope_scaling": {"type": "linear"}}, ["rope_scaling is {'type': 'linear'}"]),
+    ("llama", {"rope_parameters": {"rope_type": "llama3"}}, ["rope_type is 'llama3'"]),
     ("llama", {"attention_bias": True}, ["attention_bias is True"]),
-    ("llama", {"head_dim": 8}, ["head_dim is 8", "4 only"]),
+    ("llama", {"head_dim": 16}, ["head_dim is 16", "8 only"]),
 ])
 def test_what_a_config_wants_and_is_not_here_is_refused(kind, change, parts):
     refused(ValueError, lambda: from_config(CONFIGS[kind] | change), "from_config: ", *parts)
@@ -245,13 +247,15 @@ def test_a_config_decides_what_weights_do_not_tell():
     assert isinstance(bert, Encoder) and bert.blocks[0].norm == "post" and bert.blocks[0].feed.kind == "gelu_exact"
     assert bert.blocks[0].attention_norm.eps == bert.embedding_norm.eps == 1e-12
     assert gpt2.blocks[0].norm == "pre" and gpt2.blocks[0].feed.kind == "gelu" and gpt2.final_norm.eps == 1e-5
-    attention = llama.blocks[0].attention
+    attention, newer = llama.blocks[0].attention, CONFIGS["llama"] | {"rope_parameters": {"rope_theta": 5e5}}
+    del newer["rope_theta"]
     assert (attention.N, attention.M, attention.rotary["base"], attention.rotary["pairing"]) == (4, 2, 1e4, "halves")
+    assert from_config(newer).blocks[0].attention.rotary["base"] == 5e5
     assert llama.final_norm.eps == 1e-5 and isinstance(llama.final_norm, nn.RMSNorm) and llama.head.b is None
 
 
 def test_a_gguf_file_tells_its_config():
-    about = {"general.architecture": "llama", "llama.vocab_size": 13, "llama.embedding_length": 16, "llama.block_count": 2,
+    about = {"general.architecture": "llama", "llama.vocab_size": 13, "llama.embedding_length": 32, "llama.block_count": 2,
              "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.context_length": 9,
              "llama.feed_forward_length": 20, "llama.rope.freq_base": 1e4, "llama.attention.layer_norm_rms_epsilon": 1e-5}
     assert gguf_config(about, tied=False) | {"hidden_act": "silu"} == CONFIGS["llama"] | {"tie_word_embeddings": False}

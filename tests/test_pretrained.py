@@ -82,15 +82,13 @@ def test_run_pretrained_py_compares_sentences_and_draws_where_heads_look(minilm,
 
 
 @published
-@pytest.mark.parametrize("text", ["It was 1984.", " two  spaces\n\tand tabs ", "naïve 银行 🎉",
-                                  "<|im_start|>user\nHi<|im_end|>"])
-def test_texts_come_back_from_their_ids(smollm2, text):
+def test_texts_come_back_from_their_ids(smollm2):
     tokenizer = smollm2[1]
-    encoded = tokenizer.encode(text)
-    assert tokenizer.decode(encoded.ids, skip_special_tokens=False) == text
-    if text[-1] == ">":
-        assert encoded.tokens[0] == "<|im_start|>" and encoded.tokens[-1] == "<|im_end|>"
-    assert [t for t in encoded.tokens if t.isdigit()] == [c for c in text if c.isdigit()]
+    chat = "<|im_start|>user\nHi<|im_end|>"
+    for text in "It was 1984.", " two  spaces\n\tand tabs ", "naïve 银行 🎉", chat:
+        assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+    assert tokenizer.encode("It was 1984.").tokens == ["It", "Ġwas", "Ġ", "1", "9", "8", "4", "."]
+    assert tokenizer.encode(chat).tokens == ["<|im_start|>", "user", "Ċ", "Hi", "<|im_end|>"]
 
 
 @published

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 pytestmark = pytest.mark.torch
 
-V, D, N, M, L, T, INNER = 13, 16, 4, 2, 2, 9, 20
+V, D, N, M, L, T, INNER = 13, 32, 4, 2, 2, 9, 20
 K = D // N
 IDS = np.array([[1, 7, 3, 0, 12, 5], [2, 2, 9, 11, 4, 8]])
 SHAPES = {

@@ -93,6 +93,10 @@ def test_an_epoch_has_every_pair_once_and_another_begins():
         assert wanted[:n + 1].tolist() == [*Letters().encode(written), Letters.stop] and (wanted[n + 1:] == -100).all()
 
 
+def test_without_pairs_there_is_no_epoch():
+    refused(ValueError, lambda: next(Sides.of([], Letters()).epochs(2, np.random.default_rng(0))), "Sides.epochs", "no pairs")
+
+
 # Translate
 
 
@@ -147,6 +151,14 @@ def test_one_table_serves_source_target_and_head_and_its_gradient_is_right(kind)
         table.assign_(at + sign * step * way)
         ends.append(float(model.loss(*batch)))
     assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6)
+
+
+def test_what_is_read_has_size_one_and_the_first_guess_is_nearly_uniform():
+    model = Seq2Seq(500, 500, 64, 32, attention="multiplicative", tied=True, rng=np.random.default_rng(0))
+    ids = np.arange(500)[None]
+    assert model.encoder.tokens is model.decoder.tokens is model.decoder.head.tokens
+    assert float(model.decoder.embed(ids).data.std()) == pytest.approx(1, rel=0.02)
+    assert float(model.loss(ids, None, ids, ids)) == pytest.approx(math.log(500), rel=0.02)
 
 
 def test_the_labels_are_smoothed_while_training_only():

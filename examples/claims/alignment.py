@@ -87,12 +87,13 @@ def learned(name: str, task: str, seed: int, args: argparse.Namespace) -> dict[s
     tested = batch(task, sources)
     probs, written, targets = attended(model, tested), predicted(model, tested), tested[3]
     real = targets > STOP                                                                    # (B, T): no padding, no end
+    longest = max(range(TESTED), key=lambda i: len(sources[i]))
     hits = [p[:len(s), :len(s)].argmax(-1) == oracle(task, len(s)) for p, s in zip(probs, sources)]
     return {"model": name, "task": task, "seed": seed, "parameters": model.count_parameters(),
             "right": float((written == targets)[real].mean()), "agreement": float(np.concatenate(hits).mean()),
             "guess": float(np.concatenate([np.full(len(s), 1 / len(s)) for s in sources]).mean()),
             **dict(zip(("changed there", "changed elsewhere"), replaced(model, task, sources, probs, seed))),
-            "weights": probs[0, :len(sources[0]), :len(sources[0])].round(4).tolist()}
+            "weights": probs[longest, :len(sources[longest]), :len(sources[longest])].round(4).tolist()}
 
 
 def predicted(model: Translator, of: Batch) -> np.ndarray:
@@ -124,7 +125,7 @@ def translators(out: Path) -> dict[str, Any]:
     sys.path.append(str(Path(__file__).parent.parent))
     from train_translation import restored
     found = {}
-    for place in sorted(path.with_suffix("") for path in out.glob("translation_*.checkpoint")):
+    for place in sorted(path.with_suffix("") for path in out.glob("translation_*_en-??.checkpoint")):
         try:
             model, pieces = restored(place)
         except (OSError, ValueError, ModuleNotFoundError) as error:

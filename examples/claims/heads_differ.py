@@ -5,17 +5,20 @@
 
 Claim      "Different heads look at different things; and many of them can be pruned at next to no loss."
 Model      MiniLM, trained and published by others: 6 layers of 12 heads that turn a passage into a vector. It has no output
-           for words, so its loss here is what it was made for, to find what belongs together: which of 32 passages of a manual
-           is the one that follows? Cross-entropy of 20 times the cosines, as in its training; by chance ln 32 = 3.47 nats.
+           for words, so what counts as loss here is how far the vectors move: 1 - cosine, in percent, between what the model
+           says with some of its heads and with all of them; unrelated passages are about 90 % apart.
 Statistic  (1) how much of its attention a head gives to other tokens than another head of its layer does, ½ Σ |p - p'|, the
-           mean over all pairs of heads and all tokens; (2) by how much the loss is higher without some heads. They go by
-           importance (Michel et al. 2019, arXiv 1905.10650), measured on other pages than the loss.
-Rule       (1) at least a quarter, in every layer; (2) without 20 % of the heads the loss is less than 2 % higher. It is
-           undecided where 2 % lies within two standard errors.
-Control    in a model of this form before training, heads differ by less than a tenth; without all heads the loss is more
-           than 20 % higher; matrices made smaller by pruning give the same vectors as heads that are kept from speaking.
+           mean over all pairs of heads and all tokens; (2) the loss without some heads. They go by importance (Michel et al.
+           2019, arXiv 1905.10650) for the task of its training, measured on other pages.
+Rule       (1) at least a quarter, in every layer; (2) without 20 % of the heads the loss is below 2 %. It is undecided where
+           2 % lies within two standard errors.
+Control    in a model of this form before training, heads differ by less than a tenth; without all heads the loss is above
+           20 %; matrices made smaller by pruning give the same vectors as heads that are kept from speaking.
 
-Reported, and not part of the rule: the loss when heads are removed at random, or the most important ones first.
+Reported, and not part of the rule: the loss when heads are removed at random, or the most important ones first; and the task,
+which of 32 passages of a manual follows this one (cross-entropy of 20 times the cosines; by chance ln 32 = 3.47 nats). That was
+the loss of a first version, whose control failed: on 128 passages it was 7 % higher without any head. The words alone tell much
+of what a passage is about.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from minitx.pretrained import minilm, sentence_vectors
 from minitx.pruning import head_importance, least_important, prune
 
 CHOICES, SCALE = 32, 20.0               # passages to choose among; the factor of the cosines
-BATCHES, FULL_BATCHES = 4, 11           # of CHOICES pairs of passages; 11 take the pages for tests once
+BATCHES, FULL_BATCHES = 2, 11           # of CHOICES pairs of passages; 11 take the pages for tests once
 ORDERS, FULL_ORDERS = 3, 10             # random orders in which heads are removed
 SHARES = (0, 10, 20, 30, 50, 75, 100)           # percent of the heads
 SHOWN = "The old man gave a lantern to the children who had lost their way."
@@ -69,9 +72,13 @@ class Reader:
         a, b = (sentence_vectors(self.encoder, self.tokenizer, texts) for texts in (first, second))
         return ops.cross_entropy(SCALE * (a @ b.T), np.arange(len(first)), reduction="none")
 
-    def evaluated(self, data: list[Batch], without: Sequence[Head] = ()) -> np.ndarray:
+    def vectors(self, data: list[Batch], without: Sequence[Head] = ()) -> np.ndarray:
         with self.silent(without), mx.no_grad():
-            return np.concatenate([self.losses(*batch).numpy() for batch in data])
+            return np.concatenate([sentence_vectors(self.encoder, self.tokenizer, texts).numpy() for texts, _ in data])
+
+    def task(self, data: list[Batch], without: Sequence[Head]) -> float:
+        with self.silent(without), mx.no_grad():
+            return float(np.mean([self.losses(*batch).numpy() for batch in data]))
 
     @contextlib.contextmanager
     def silent(self, heads: Sequence[Head]) -> Iterator[None]:
@@ -125,11 +132,17 @@ def measure(reader: Reader, count: int, orders: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     ways = {"least important first": [ranked], "most important first": [ranked[::-1]],
             "at random": [[heads[i] for i in rng.permutation(len(heads))] for _ in range(orders)]}
-    found = {name: [[reader.evaluated(data, order[:round(len(heads) * share / 100)]).tolist() for share in SHARES]
-                    for order in of] for name, of in ways.items()}
+    gone, whole = [round(len(heads) * share / 100) for share in SHARES], reader.vectors(data)
+    found = {name: [[moved(reader.vectors(data, order[:n]), whole) for n in gone] for order in of] for name, of in ways.items()}
     return {"apart": {name: list(map(float, row)) for name, row in apart.items()}, "shares": SHARES, "losses": found,
+            "task": [reader.task(data, ranked[:n]) for n in gone],
             "scores": {path: row.tolist() for path, row in scores.items()},
             "pruned": pruned(reader, data[0][0], scores, round(len(heads) / 5)), "shown": shown(reader, ranked[-1])}
+
+
+def moved(a: np.ndarray, b: np.ndarray) -> list[float]:
+    """1 - cosine of vectors of length 1, in percent."""
+    return (100 * (1 - (a * b).sum(-1))).tolist()
 
 
 def pruned(reader: Reader, texts: list[str], scores: dict[str, np.ndarray], count: int) -> dict[str, Any]:
@@ -160,37 +173,31 @@ def shown(reader: Reader, first: Head) -> dict[str, Any]:
 # The verdict
 
 
-def higher(losses: list[list[float]]) -> np.ndarray:
-    """By how much the loss of a way of removing heads is above that of all heads, in percent: (shares)."""
-    mean = np.array(losses).mean(-1)
-    return 100 * (mean / mean[0] - 1)
-
-
 def verdict(numbers: dict[str, Any]) -> Verdict:
     apart, [losses] = numbers["apart"], numbers["losses"]["least important first"]
-    at = numbers["shares"].index(20)
-    change = 100 * (np.array(losses[at]) - losses[0]) / np.mean(losses[0])
-    cost, error = change.mean(), change.std() / np.sqrt(len(change))
+    at_20, everything = (np.array(losses[numbers["shares"].index(share)]) for share in (20, 100))
+    cost, error = at_20.mean(), at_20.std() / np.sqrt(len(at_20))
     spared = None if abs(cost - 2) <= 2 * error else bool(cost < 2)
-    everything, pruned = float(higher(losses)[numbers["shares"].index(100)]), numbers["pruned"]
+    without, pruned = float(everything.mean()), numbers["pruned"]
     return Verdict(
         {f"two heads of a layer differ by a quarter or more, in every layer ({min(apart['trained']):.2f} at least)":
              min(apart["trained"]) >= 0.25,
-         f"without 20 % of the heads the loss is less than 2 % higher ({cost:+.1f} ± {error:.1f} %)": spared},
+         f"without 20 % of the heads the vectors move by less than 2 % ({cost:.1f} ± {error:.1f} %)": spared},
         {f"before training they differ by less than a tenth ({max(apart['untrained']):.2f} at most)":
              max(apart["untrained"]) < 0.1,
-         f"without any head the loss is more than 20 % higher ({everything:+.0f} %)": everything > 20,
+         f"without any head they move by more than 20 % ({without:.0f} %)": without > 20,
          f"pruned matrices give the vectors of silent heads (within {pruned['difference']:.0e})": pruned["difference"] < 1e-5})
 
 
 def text(numbers: dict[str, Any]) -> str:
     rows = [["heads removed, %", *numbers["shares"]]]
     for name, ways in numbers["losses"].items():
-        rows.append([f"loss, {name}", *(f"{x:.2f}" for x in np.mean(ways, axis=(0, 2)))])
+        rows.append([f"{name}, %", *(f"{x:.1f}" for x in np.mean(ways, axis=(0, 2)))])
+    rows.append(["the task, least important first, nats", *(f"{x:.2f}" for x in numbers["task"])])
     [losses], pruned = numbers["losses"]["least important first"], numbers["pruned"]
     layers = [["layer", *range(len(numbers["apart"]["trained"]))],
               *([f"{name} heads differ by", *(f"{x:.2f}" for x in row)] for name, row in numbers["apart"].items())]
-    return (f"{table(*layers)}\n\n{len(losses[0])} passages, each followed by one of {CHOICES}\n\n{table(*rows)}\n\n"
+    return (f"{table(*layers)}\n\n{len(losses[0])} passages, and by how much their vectors move\n\n{table(*rows)}\n\n"
             f"weights of attention: {pruned['weights'][0]:,}, pruned {pruned['weights'][1]:,}")
 
 
@@ -207,11 +214,9 @@ def draw(figure: Any, numbers: dict[str, Any]) -> None:
     for name, colour in STYLES.items():
         for i, losses in enumerate(numbers["losses"][name]):
             panel.plot(numbers["shares"], np.mean(losses, -1), "o-", color=colour, markersize=4, label=name if i == 0 else None)
-    panel.axhline(np.log(CHOICES), color="0.6", linestyle=":")
-    panel.annotate("chance", (0, np.log(CHOICES)), xytext=(0, 3), textcoords="offset points", color="0.4")
-    panel.set(xlabel="heads removed, %", ylabel="nats", ylim=(0, None))
+    panel.set(xlabel="heads removed, %", ylabel="1 - cosine, %", ylim=(0, None))
     panel.legend(frameon=False, loc="lower right")
-    right.suptitle("Which passage follows?", fontsize=14)
+    right.suptitle("How far do vectors of passages move?", fontsize=14)
 
 
 @one_thread

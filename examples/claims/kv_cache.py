@@ -14,8 +14,8 @@ Without a cache the n-th symbol costs n positions, so n symbols cost n²/2; with
 the answer for one length: the table says where it is reached. Each step has some work whatever the length (Python, and the
 matrices that are read from memory), which is why a cache gains nothing in short texts.
 
-The two ways take turns, symbol by symbol, and of each 16 symbols in a row the median counts. On the CPU the clock is that of the
-process: it counts what the program computes, not what it waits for while others do.
+The two ways take turns, symbol by symbol, and of each 16 symbols in a row the median counts. On the CPU the clock is that of
+the process: it counts what the program computes, not what it waits for while others do.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def draw(figure: Any, numbers: dict[str, Any]) -> None:
     right.plot(n, np.array(numbers["bytes"]) / 1e3, "o-", color="black", linewidth=2.5)
     for i, gain in enumerate(gains(numbers)):
         if gain >= 1.5:
-            left.annotate(f"×{gain:.1f}", (n[i], n[i] / numbers["seconds"]["without"][i]), xytext=(0, -20),
-                          textcoords="offset points", ha="center", fontsize=11)
+            left.annotate(f"×{gain:.1f}", (n[i], n[i] / numbers["seconds"]["without"][i]), xytext=(-12, -14),
+                          textcoords="offset points", ha="right", fontsize=11)
     for panel in left, right:
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
@@ -132,7 +132,7 @@ def draw(figure: Any, numbers: dict[str, Any]) -> None:
     right.yaxis.set_major_formatter("{x:,g}")
     bottom, top = left.get_ylim()
     left.set(title="speed", ylabel="symbols per second", ylim=(bottom / 2, top * 1.5))
-    left.legend(frameon=False)
+    left.legend(frameon=False, handlelength=3.5)
     right.set(title="memory of the cache", ylabel="kB")
     figure.suptitle("What does a cache of keys and values give, and what does it cost?", fontsize=16)
 

@@ -11,10 +11,10 @@ from typing import Any
 from .. import nn, ops
 from ..backend import Array
 from ..data.padding import mask_of
-from ..options import whole
+from ..options import kind, whole
 from ..tensor import Tensor
-from .language import Model
-from .transformer import Embedded, Tied
+from .language import Model, check_ids
+from .transformer import Embedded, Tied, turns
 
 
 class Encoder(nn.Module):
@@ -30,9 +30,11 @@ class Encoder(nn.Module):
                  feed: str = "gelu", embedding_norm: bool = False, types: int = 0, dropout: float = 0.0, rng: Any = None,
                  dtype: str = "float32") -> None:
         whole("Encoder", V=V, D=D, N=N, L=L)
+        whole("Encoder", 0, types=types)
+        kind("Encoder", bool, "give True or False", embedding_norm=embedding_norm)
         if positions == "alibi":
             raise ValueError("Encoder: ALiBi looks back only; choose learned, sinusoid, rotary or none")
-        turned = dict(rotary or {}) if positions == "rotary" else None
+        turned = turns("Encoder", positions, T, rotary)
         self.embedded = Embedded(V, D, T, positions, rng=rng, dtype=dtype)
         self.types = nn.Embedding(types, D, std=0.1, rng=rng, dtype=dtype) if types else None
         self.embedding_norm = nn.LayerNorm(D, eps=eps, dtype=dtype) if embedding_norm else None
@@ -42,13 +44,14 @@ class Encoder(nn.Module):
         self.dropout, self.context = nn.Dropout(dropout, rng=rng), T
 
     def forward(self, ids: Any, lengths: Any = None, types: Any = None) -> Tensor:
-        T = ids.shape[1]
+        T = check_ids("Encoder", ids).shape[1]
         if self.context is not None and T > self.context:
             raise ValueError(f"Encoder: got {T} symbols, but it has positions for {self.context}; cut the input or build it "
                              f"with T = {T}")
         x = self.embedded(ids)
         if self.types is not None:
-            x = x + self.types(ids * 0 if types is None else types)
+            types = ids * 0 if types is None else check_ids("Encoder", types, "types")
+            x = x + self.types(types)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x, mask = self.dropout(x), None if lengths is None else padding_mask(lengths, T)

@@ -76,7 +76,7 @@ class EncoderDecoder(Model):
         Without a state they are the whole target so far, and gradients go through. The R rows are R/B targets for each of the
         B sources in the memory, those of one source side by side.
         """
-        T, positions = ids.shape[1], None
+        T, positions = self.checked(ids, "inputs").shape[1], None
         if state is not None:
             positions = state.positions(T, memory.values.device)
         x = self.embed(ids, positions)

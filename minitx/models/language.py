@@ -33,11 +33,15 @@ class Model(nn.Module):
 
     def checked(self, ids: Any, name: str = "ids") -> Any:
         """ids, or ValueError unless they are an array (B, T)."""
-        if getattr(ids, "ndim", None) != 2:
-            given = f"an array of shape {ids.shape}" if hasattr(ids, "shape") else f"a {type(ids).__name__}"
-            raise ValueError(f"{type(self).__name__}: {name} came as {given}; "
-                             f"expected an array of integers (B, T), one row for each sequence")
-        return ids
+        return check_ids(type(self).__name__, ids, name)
+
+
+def check_ids(caller: str, ids: Any, name: str = "ids") -> Any:
+    """ids, or ValueError in the name of the caller unless they are an array (B, T)."""
+    if getattr(ids, "ndim", None) != 2:
+        given = f"an array of shape {ids.shape}" if hasattr(ids, "shape") else f"a {type(ids).__name__}"
+        raise ValueError(f"{caller}: {name} came as {given}; expected an array of integers (B, T), one row for each sequence")
+    return ids
 
 
 class LanguageModel(Model):

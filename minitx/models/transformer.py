@@ -19,7 +19,7 @@ from ..backend import Array, to_device
 from ..data.padding import pad
 from ..nn.cache import Cache
 from ..ops.positions import distance_bias, sinusoid
-from ..options import whole
+from ..options import kind, whole
 from ..tensor import Tensor
 from .language import HEAD_GAIN, LanguageModel
 
@@ -29,19 +29,15 @@ POSITIONS = ("learned", "sinusoid", "rotary", "alibi", "none")
 class Embedded(nn.Module):
     """Symbols as vectors that know their place: ids (B, T) -> (B, T, D).
 
-    "learned" and "sinusoid" positions are added here; "rotary" and "alibi" enter in attention, and "none" nowhere. Symbols start
-    with size 0.1; beside sinusoids, of size 1, with 1/√D, and are multiplied by √D, as in the paper of 2017: so they are as
-    large as those, and scores of a tied head are not.
+    "learned" and "sinusoid" positions are added here; "rotary" and "alibi" enter in attention, and "none" nowhere. Symbols
+    start with size 0.1. Beside sinusoids, of size 1, they start with 1/√D and are multiplied by √D, as in the paper of 2017:
+    so they are as large as those, and the scores of a tied head are not.
     """
 
-    def __init__(self, V: int, D: int, T: int | None, positions: str, *, rng: Any = None, dtype: str = "float32") -> None:
-        if positions not in POSITIONS:
-            raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, got {positions!r}")
+    def __init__(self, V: int, D: int, T: Any, positions: str, *, rng: Any = None, dtype: str = "float32") -> None:
         self.tokens = nn.Embedding(V, D, std=1 / math.sqrt(D) if positions == "sinusoid" else 0.1, rng=rng, dtype=dtype)
         self.kind, self.D = positions, D
         if positions == "learned":
-            if T is None:
-                raise ValueError("learned positions need a longest length; give T, or positions of another kind")
             self.positions = init.normal(T, D, std=0.1, rng=rng, dtype=dtype)                # (T, D)
 
     def forward(self, ids: Any, positions: Array | None = None) -> Tensor:
@@ -55,6 +51,21 @@ class Embedded(nn.Module):
             positions = backend.device(x.device).xp.arange(x.shape[1]) if positions is None else positions
             return x * math.sqrt(self.D) + sinusoid(positions, self.D).astype(x.dtype)
         return x
+
+
+def turns(caller: str, positions: str, T: int | None, rotary: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The rotary options of the blocks, or None where nothing turns; what does not go together is refused."""
+    if positions not in POSITIONS:
+        raise ValueError(f"{caller}: positions must be one of {', '.join(POSITIONS)}, got {positions!r}")
+    if T is not None:
+        whole(caller, T=T)
+    elif positions == "learned":
+        raise ValueError(f"{caller}: T is None, but learned positions need a longest length; give T, or other positions")
+    if positions == "rotary":
+        return {} if rotary is None else rotary
+    if rotary is not None:
+        raise ValueError(f"{caller}: rotary options were given, but positions are {positions!r}; give positions='rotary'")
+    return None
 
 
 class TransformerLM(LanguageModel):
@@ -71,8 +82,9 @@ class TransformerLM(LanguageModel):
                  rotary: Mapping[str, Any] | None = None, norm: str = "pre", normaliser: str = "layer", eps: float = 1e-5,
                  feed: str = "gelu", M: int | None = None, use_bias: bool = True, tied: bool = False, dropout: float = 0.0,
                  rng: Any = None, dtype: str = "float32") -> None:
-        whole("TransformerLM", V=V, D=D, N=N, L=L, **({} if T is None else {"T": T}))
-        turned = dict(rotary or {}) if positions == "rotary" else None
+        whole("TransformerLM", V=V, D=D, N=N, L=L)
+        kind("TransformerLM", bool, "give True or False", tied=tied)
+        turned = turns("TransformerLM", positions, T, rotary)
         self.embedded = Embedded(V, D, T, positions, rng=rng, dtype=dtype)
         self.blocks = [nn.TransformerBlock(D, N, F, norm=norm, normaliser=normaliser, eps=eps, feed=feed, causal=True, M=M,
                                            rotary=turned, use_bias=use_bias, dropout=dropout, rng=rng, dtype=dtype)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..backend import Array, array_module, device_of, to_device
+from ..backend import Array, array_module, device_of, is_array, to_device
 from ..options import whole
 from ..tensor import Tensor
 
@@ -30,6 +30,8 @@ class Cache:
 
     def __init__(self, T: int, blank: Array | None = None) -> None:
         whole("Cache", T=T)
+        if blank is not None and not (is_array(blank) and blank.ndim == 1 and blank.dtype.kind in "iu"):
+            raise TypeError(f"Cache: blank is a {type(blank).__name__}; expected an array of whole numbers (B), or None")
         self.T, self.blank, self.length = T, blank, 0
         self.buffers: dict[int, list[Array]] = {}       # of each attention: keys and values, (B, M, T, K)
         self.sources: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}   # of each: the memory, and its keys and values

@@ -10,8 +10,9 @@ from typing import Any
 
 from .. import backend, ops
 from ..backend import Array
+from ..options import kind as check_kind
 from ..options import whole
-from ..tensor import Tensor
+from ..tensor import Tensor, zeros
 from .cache import Cache
 from .layers import Dropout, LayerNorm, Linear, RMSNorm
 from .module import Module, check_sequences
@@ -38,7 +39,8 @@ class MultiHeadAttention(Module):
                  rotary: Mapping[str, Any] | None = None, use_bias: bool = True, dropout: float = 0.0, rng: Any = None,
                  dtype: str = "float32") -> None:
         M = N if M is None else M
-        whole("MultiHeadAttention", D=D, N=N, M=M)
+        whole("MultiHeadAttention", D=D, N=N, M=M, **({} if K is None else {"K": K}))
+        check_kind("MultiHeadAttention", bool, "give True or False", causal=causal, cross=cross, use_bias=use_bias)
         if K is None and D % N:
             raise ValueError(f"MultiHeadAttention: the width D = {D} must be divisible by the number of heads N = {N}")
         if N % M:
@@ -51,10 +53,15 @@ class MultiHeadAttention(Module):
         else:
             self.qkv = Linear(D, (N + 2 * M) * self.K, **options)
         self.out = Linear(N * self.K, D, **options)
+        if rotary is not None:
+            check_kind("MultiHeadAttention", Mapping, "give options of ops.rotary, {} for its own", rotary=rotary)
+            ops.rotary(zeros(1, 1, 1, self.K, like=self.out.W), backend.device("cpu").xp.arange(1), **rotary)    # or it refuses
 
     def forward(self, x: Tensor, mask: Any = None, *, bias: Any = None, memory: Tensor | None = None, positions: Any = None,
                 cache: Cache | None = None) -> Tensor:
         check_sequences("MultiHeadAttention", x)
+        if cache is not None:
+            check_kind("MultiHeadAttention", Cache, "give nn.Cache(T)", cache=cache)
         B, T, _ = x.shape
         q, k, v = self.project(x, memory, cache)                                             # (B, N | M, T | Tk, K)
         if self.rotary is not None:
@@ -70,6 +77,8 @@ class MultiHeadAttention(Module):
         """Queries (B, N, T, K), keys and values (B, M, Tk, K); those of a memory are made once for a cache."""
         N, M = self.N, self.M
         if hasattr(self, "qkv"):
+            if memory is not None:
+                raise ValueError("MultiHeadAttention: memory was given, but this one attends to x; build it with cross=True")
             return ops.split(self.heads(self.qkv(x), N + 2 * M), sections=(N, M, M), axis=1)
         check_sequences("MultiHeadAttention", memory)
 
@@ -95,6 +104,7 @@ class FeedForward(Module):
     def __init__(self, D: int, F: int, kind: str = "gelu", *, use_bias: bool = True, rng: Any = None,
                  dtype: str = "float32") -> None:
         whole("FeedForward", D=D, F=F)
+        check_kind("FeedForward", bool, "give True or False", use_bias=use_bias)
         if kind not in FEEDS:
             raise ValueError(f"FeedForward: kind must be one of {', '.join(FEEDS)}, got {kind!r}")
         options = {"bias": use_bias, "rng": rng, "dtype": dtype}
@@ -135,6 +145,7 @@ class TransformerBlock(Module):
         if normaliser not in list(NORMS):
             raise ValueError(f"TransformerBlock: normaliser must be one of {', '.join(NORMS)}, got {normaliser!r}")
         whole("TransformerBlock", D=D, N=N)
+        check_kind("TransformerBlock", bool, "give True or False", cross=cross)
         shared: dict[str, Any] = {"use_bias": use_bias, "rng": rng, "dtype": dtype}
 
         def normal() -> Module:
@@ -154,6 +165,8 @@ class TransformerBlock(Module):
                      lambda y: self.attention(y, mask, bias=bias, positions=positions, cache=cache))
         if hasattr(self, "cross"):
             x = self.add(x, self.cross_norm, lambda y: self.look(y, memory, memory_mask, cache))
+        elif memory is not None or memory_mask is not None:
+            raise ValueError("TransformerBlock: memory was given, but this one looks at x alone; build it with cross=True")
         return self.add(x, self.feed_norm, self.feed)
 
     def look(self, y: Tensor, memory: Any, mask: Array | None, cache: Cache | None) -> Tensor:
