@@ -10,7 +10,7 @@ A file is, one behind the other, with all numbers in little-endian order:
 Strings have their length in front, arrays their type and length. Weights of few bits come in blocks of 32, each with a scale of
 its own, so that one large weight spoils 31 others and not a whole matrix.
 
-Source  docs/gguf.md of ggml, versions 2 and 3
+Source  the description of the format by ggml, which defines it; versions 2 and 3
 Read next: `minitx/interchange.py`, which puts such weights into a model.
 """
 
