@@ -57,7 +57,8 @@ def stream(model: LanguageModel, vocabulary: Vocabulary, prompt: list[int], stop
                            stop=stop, rng=np.random.default_rng(args.seed)):
         print(vocabulary.decode([symbol]), end="", flush=True)
         count += 1
-    print(f"\n\n{count} characters, {count / (time.perf_counter() - begin):,.0f} per second", file=sys.stderr)
+    print(flush=True)
+    print(f"{count} characters, {count / (time.perf_counter() - begin):,.0f} per second", file=sys.stderr)
 
 
 def search(model: LanguageModel, vocabulary: Vocabulary, prompt: list[int], stop: list[int], args: argparse.Namespace) -> None:

@@ -153,6 +153,9 @@ def test_keys_and_values_of_a_memory_are_made_once_for_all_steps_and_rows(rows, 
         other, _ = model.encode(source[::-1].copy(), lengths[::-1].copy())
         model.step(ids[:, 0], other, state)
         assert made == [(3, 6, D)] * 2 * L, "another memory is looked at anew"
+        made.clear()
+        beam_search(lambda ids, state: model.step(ids, memory, state), None, [1] * 3, stop=2, steps=4, width=rows)
+        assert made == [(3, 6, D)] * L, "a beam makes them once, too"
     for r in range(3 * rows):
         b = slice(r // rows, r // rows + 1)
         alone = model(source[b, :lengths[b][0]], lengths[b], ids[r:r + 1]).array[0]

@@ -16,7 +16,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    Path("book.txt").write_text("the cat sat on the mat, and the rat sat on the cat. " * 20)
+    Path("book.txt").write_text("the cat sat on the mat, and the rat sat on the cat. " * 40)
 
     def script(name, *args):
         monkeypatch.setattr(sys, "argv", [name, "--text", "book.txt", *args])
