@@ -56,14 +56,17 @@ def picture(found: dict[str, Sequence[Alignment]]) -> Any:
 
 def heat_maps(panels: Sequence[Any], found: Sequence[Alignment], top: float = 1.0) -> Any:
     """Draw one heat-map on each of these axes, from 0 to `top`, in fonts that have the letters; axes left over are hidden."""
+    from matplotlib import rcParams
+
     from .fonts import lettering
     image = None
     with lettering([word for source, target, _ in found for word in (*source, *target)]) as label:
+        style = {"fontfamily": rcParams["font.family"], "parse_math": False}    # the axes were made before, with the usual font
         for axes, (source, target, weights) in zip(panels, found):
             image = axes.imshow(weights, vmin=0, vmax=top, cmap="Blues", aspect="auto", interpolation="nearest")
             below, left = ([label(word.strip() or "␣") for word in side] for side in (source, target))
-            axes.set_xticks(range(len(source)), below, rotation=90, parse_math=False)
-            axes.set_yticks(range(len(target)), left, parse_math=False)
+            axes.set_xticks(range(len(source)), below, rotation=90, **style)
+            axes.set_yticks(range(len(target)), left, **style)
             axes.tick_params(length=0, labelsize=min(10.0, 200 / max(len(source), len(target))))
     for axes in panels[len(found):]:
         axes.set_visible(False)

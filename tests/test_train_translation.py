@@ -59,16 +59,26 @@ def options(trainer, *args):
 def test_train_translation(trainer, model, pair, tmp_path, monkeypatch, capsys):
     if model == "transformer":
         monkeypatch.setattr(trainer, "draw", lambda *args: None)
-    results = trainer.limited(options(trainer, "--model", model, "--pair", pair))
+    beam = 12 if model == "lstm" else 5
+    results = trainer.limited(options(trainer, "--model", model, "--pair", pair, "--beam", str(beam)))
     out, stem = capsys.readouterr().out, f"translation_{model}_{pair}"
     assert "48 pairs to learn from" in out and re.search(r"padding .*: \d+% at random, \d+% sorted in pools of 2", out)
     assert out.count("unseen pages: BLEU") == 2 and out.count("   → ") == 6, "samples on the way"
-    assert re.search(r"^copied +\d+\.\d +\d+\.\d$", out, re.M) and re.search(r"^beam of 2 +\d+\.\d +\d+\.\d$", out, re.M)
+    for how in "copied", "greedy", f"beam of 2, first {beam}":
+        assert re.search(rf"^{how} +\d+\.\d +\d+\.\d$", out, re.M)
+    assert ("greedy, first 5" in results["scores"]) == (model == "transformer"), "a beam is compared on the same sentences"
     assert json.loads((tmp_path / "out" / f"{stem}.json").read_text(encoding="utf-8")) == json.loads(json.dumps(results))
     assert [point["step"] for point in results["curve"]] == [2, 4] and len(results["train_bits"]) == 4
     assert results["curve"][1]["epochs"] == pytest.approx(4 * 8 / 48)
     assert [(row["source"], row["reference"]) for row in results["translations"]] == few_pairs().test
     assert (tmp_path / "out" / f"{stem}.png").exists() == (model == "lstm")
+
+
+def test_a_missing_package_is_told_before_anything_is_trained(trainer, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(SystemExit, match="sacrebleu"):
+        trainer.limited(options(trainer))
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("model", ["lstm", "transformer"])

@@ -243,3 +243,12 @@ def test_a_picture_has_a_row_for_each_model_and_names_the_pieces(tmp_path):
         assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B"]
         np.testing.assert_array_equal(axes.get_images()[0].get_array(), one.weights)
         assert axes.get_images()[0].get_clim() == (0, 0.8)
+
+
+def test_chinese_pieces_are_drawn_in_a_font_that_has_them(tmp_path):
+    fonts = pytest.importorskip("minitx.fonts", reason="pictures need matplotlib")
+    if fonts.font_for("行") is None:
+        pytest.skip("no installed font has Chinese; install fonts-noto-cjk")
+    figure = picture({"LSTM": [Alignment(["line"], ["行"], np.ones((1, 1)))]})
+    figure.savefig(tmp_path / "heat.png")                                           # an empty box would warn, which is an error
+    assert fonts.font_for("行") in figure.axes[0].get_yticklabels()[0].get_fontfamily()

@@ -135,7 +135,7 @@ def translators(out: Path) -> dict[str, Any]:
         written = translate(model, pieces, sentences)
         both = [(s, w) for s, w in zip(sentences, written) if w]
         seen, sides = alignments(model, pieces, [s for s, _ in both], [w for _, w in both]), Sides.of(both, pieces)
-        shown = [a for a in seen if 6 <= len(a.source) <= 14 and len(set(a.target)) > 4][:SHOWN]
+        shown = [a for a in seen if 6 <= len(a.source) <= 14 and 4 < len(set(a.target)) and len(a.target) <= 20][:SHOWN]
         found[place.name.removeprefix("translation_")] = {
             "twins": twins(sides, seen), "shown": [(a.source, a.target, a.weights.round(4).tolist()) for a in shown]}
     return found
@@ -192,10 +192,11 @@ def draw(figure: Any, numbers: dict[str, Any]) -> None:
     """The synthetic tasks in the first row, then a row for each translator."""
     found, runs = numbers["translators"], [run for run in numbers["runs"] if run["seed"] == 0]
     parts = np.atleast_1d(figure.subfigures(1 + len(found), 1, height_ratios=[3.2] + [4.2] * len(found)))
+    parts[0].suptitle("rows of random symbols: how many are looked at when they are written", fontsize=11)
     for panel, run in zip(parts[0].subplots(1, len(runs)), runs):
-        panel.imshow(run["weights"], vmin=0, vmax=1, cmap="Blues")
-        panel.set(title=f"{run['model']}, {run['task']}: {run['agreement']:.0%}", xlabel="symbol read", xticks=[], yticks=[],
-                  ylabel="symbol to be written")
+        panel.imshow(run["weights"], vmin=0, vmax=1, cmap="Blues", aspect="auto")
+        panel.set(xlabel="symbol read", xticks=[], yticks=[], ylabel="symbol to be written")
+        panel.set_title(f"{run['model']}, {run['task']}: {run['agreement']:.0%}", fontsize=11)
     for part, (name, of) in zip(parts[1:], found.items()):
         part.suptitle(f"{name}: of pieces that stay as they are, {of['twins']['share']:.0%} are looked at", fontsize=11)
         heat_maps(part.subplots(1, SHOWN), [Alignment(*shown) for shown in of["shown"]])

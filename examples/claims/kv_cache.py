@@ -57,9 +57,10 @@ def timed(step: Callable[[], Any], device: str) -> float:
 
 
 def in_turns(steps: dict[str, Callable[[], Any]], device: str, rounds: int) -> dict[str, float]:
-    """The median seconds of each step, after one round to warm up."""
+    """The median seconds of each step, after one round to warm up. Right before it, it runs once without being timed, or it
+    would begin with what the others left in the processor's memory."""
     keep_freed_memory()
-    times = [[timed(step, device) for step in steps.values()] for _ in range(rounds + 1)]
+    times = [[(step(), timed(step, device))[1] for step in steps.values()] for _ in range(rounds + 1)]
     return dict(zip(steps, np.median(times[1:], axis=0).tolist(), strict=True))
 
 

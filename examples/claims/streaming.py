@@ -62,7 +62,7 @@ def measure(lengths: tuple[int, ...], device: str) -> dict[str, Any]:
                 state = model.read([ids[:n]], n)
                 at_once = model(backend.to_device(ids[None], device)).numpy()[0, -1]
                 found["bytes"].setdefault(name, []).append(kept(state))
-                state = model.read([ids[:n]], n + ROUNDS + 3)               # room for all rounds, each of which adds one
+                state = model.read([ids[:n]], n + 2 * ROUNDS + 3)           # room for all rounds, each of which adds two
                 answer = model.step(new, state)[0].numpy()[0, -1]
             found["error"][name] = max(found["error"].get(name, 0.0), float(abs(answer - at_once).max()))
             steps[name] = answering(model, new, state)

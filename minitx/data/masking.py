@@ -3,6 +3,8 @@
 Read next: `minitx/models/encoder.py`, which guesses.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 
