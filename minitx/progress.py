@@ -33,7 +33,7 @@ class Progress:
         self.done += 1
         if self.title is None:
             return
-        status = (f"loss {history.loss[-1]:.3f}  {history.smooth_bits():.3f} bits/char  "
+        status = (f"loss {history.loss[-1]:.3f}  {history.smooth_bits():.3f} bits/symbol  "
                   f"|grad| {history.grad_norm[-1]:.2f}  {history.symbols / history.seconds:,.0f} tokens/s")
         if self.bar is not None:
             self.bar.set_postfix_str(status, refresh=False)

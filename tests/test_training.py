@@ -170,7 +170,7 @@ def test_a_log_gets_about_twenty_readable_lines(steps, lines, capsys):
     trained("rnn", steps, title="my run")
     out, err = capsys.readouterr()
     assert out == "" and "\r" not in err and len(err.splitlines()) == lines
-    line = rf"my run  step (\d+)/{steps}  loss \d\.\d\d\d  \d\.\d\d\d bits/char  \|grad\| \d+\.\d\d  [\d,]+ tokens/s"
+    line = rf"my run  step (\d+)/{steps}  loss \d\.\d\d\d  \d\.\d\d\d bits/symbol  \|grad\| \d+\.\d\d  [\d,]+ tokens/s"
     counts = [int(re.fullmatch(line, text)[1]) for text in err.splitlines()]
     assert counts == sorted(counts) and counts[-1] == steps
 
@@ -191,7 +191,7 @@ def test_a_terminal_gets_a_bar(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     trained("rnn", 3, title="my run")
     last = sys.stderr.getvalue().split("\r")[-1]
-    assert re.search(r"my run: 100%\|.*3/3 .*loss \d\.\d{3}  \d\.\d{3} bits/char", last) and last.endswith("\n")
+    assert re.search(r"my run: 100%\|.*3/3 .*loss \d\.\d{3}  \d\.\d{3} bits/symbol", last) and last.endswith("\n")
 
 
 # Evaluation

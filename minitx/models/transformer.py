@@ -157,4 +157,4 @@ class Tied(nn.Module):
         self.tokens = tokens
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.matmul(x, self.tokens.table.T)
+        return ops.linear(x, self.tokens.table.T, None)
