@@ -315,12 +315,13 @@ def test_a_beam_has_a_width_and_an_alpha():
 @every_device
 def test_a_state_whose_rows_do_not_come_first_is_refused(device):
     """As that of a recurrence, (S, B, H): with as many layers as rows it is found at the second step."""
-    for shape, says in (((5, 2), "(5, 2); expected 2 rows"), ((), "(); expected 2 rows"), ((2, 2, 3), "(2, 8, 3); expected 8 rows")):
+    for shape, says in (((5, 2), "(5, 2); expected 2 rows"), ((), "(); expected 2 rows"),
+                        ((2, 2, 3), "(2, 8, 3); expected 8 rows")):
         def step(ids, state):
             return np.zeros((len(ids), V)), state if state.ndim < 3 else mx.tensor(np.zeros((2, len(ids), 3)), device=device)
 
         state = mx.tensor(np.zeros(shape), device=device)
         for given in (state, state.array, {"h": [state]}):
             refused(ValueError, lambda given=given, step=step: beam_search(
-                lambda ids, state: step(ids, state["h"][0] if isinstance(state, dict) else state), given, [START] * 2,
+                lambda ids, s: step(ids, s["h"][0] if isinstance(s, dict) else s), given, [START] * 2,
                 stop=STOP, steps=STEPS), f"select: a state has shape {says} as first axis", "state[r] is that of row r")

@@ -37,7 +37,8 @@ def test_a_mask_is_true_where_a_symbol_is(device):
         [mask] = on_host([mask_of(lengths, T)])
         assert mask.dtype == bool and mask.tolist() == right
     for wrong in (4, -1):
-        refused(ValueError, lambda wrong=wrong: mask_of(lengths + wrong, 3), "mask_of: lengths must be from 0 to T = 3", str(wrong))
+        refused(ValueError, lambda wrong=wrong: mask_of(lengths + wrong, 3), "mask_of: lengths must be from 0 to T = 3",
+                str(wrong))
     refused(TypeError, lambda: mask_of(lengths * 1.0, 3), "mask_of: lengths is of shape (2,) and float64", "whole numbers (B)")
     refused(TypeError, lambda: mask_of(lengths[:, None], 3), "mask_of: lengths is of shape (2, 1)")
     refused(TypeError, lambda: mask_of([1, 2], 3), "mask_of: lengths is a list")
@@ -111,7 +112,8 @@ def test_bad_lengths_are_refused():
     refused(ValueError, lambda: padding_share([1, 2], [[2]]), "padding_share: a batch has places from 2 to 2", "0 to 1",
             "there are 2 lengths")
     for shape in ((), (2, 1), (2, 3), (2, 2, 1), (0, 3)):
-        refused(ValueError, lambda shape=shape: batches_of(np.ones(shape, int)), "length_batches: lengths", str(shape), "(N, 2)")
+        refused(ValueError, lambda shape=shape: batches_of(np.ones(shape, int)), "length_batches: lengths", str(shape),
+                "(N, 2)")
 
 
 def test_numbers_that_int64_cannot_hold_are_refused():

@@ -305,7 +305,8 @@ def test_only_what_is_missing_is_to_be_installed(monkeypatch):
 
 @pytest.mark.parametrize("requirement", ["pytest", "pytest==", "pytest>=1"])
 def test_a_requirement_without_a_version_is_refused(requirement):
-    refused(ValueError, lambda: packaged_file(requirement, "RECORD"), f"packaged_file: requirement is {requirement!r}", "version")
+    refused(ValueError, lambda: packaged_file(requirement, "RECORD"), f"packaged_file: requirement is {requirement!r}",
+            "version")
 
 
 def test_a_packaged_file_is_found_and_a_missing_one_named():

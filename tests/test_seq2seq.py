@@ -373,15 +373,17 @@ def test_what_makes_no_sense_is_refused():
     for attention in DECODERS:
         model = model_of(attention)
         for rows, T in ((3, 2), (8, 2), (4, 0)):
-            refused(ValueError, lambda m=model, n=rows, T=T: m(source, lengths, np.zeros((n, T), int)), "for 4 sources and a state "
-                    "of 4 rows", f"Seq2Seq: inputs have shape {(rows, T)}")
+            refused(ValueError, lambda m=model, n=rows, T=T: m(source, lengths, np.zeros((n, T), int)),
+                    "for 4 sources and a state of 4 rows", f"Seq2Seq: inputs have shape {(rows, T)}")
         refused(ValueError, lambda m=model: m(source[:0], lengths[:0], inputs[:0]), "Seq2Seq: source has no rows")
         refused(ValueError, lambda m=model: m(source[0], lengths, inputs), "Seq2Seq: source came as an array of shape (5,)")
         refused(ValueError, lambda m=model: m(source, lengths, inputs[0]), "Seq2Seq: inputs came as an array of shape (5,)")
-        refused(ValueError, lambda m=model: m(source, lengths * 1.0, inputs), "Seq2Seq: lengths has shape (4,) and dtype float64")
+        refused(ValueError, lambda m=model: m(source, lengths * 1.0, inputs),
+                "Seq2Seq: lengths has shape (4,) and dtype float64")
         memory, state = model.encode(source, lengths)
         five = tuple(mx.tensor(np.zeros((5, 4))) for _ in state)
-        refused(ValueError, lambda m=model, a=memory, s=five: m.step(np.zeros(5, int), a, s), "for 4 sources and a state of 5 rows")
+        refused(ValueError, lambda m=model, a=memory, s=five: m.step(np.zeros(5, int), a, s),
+                "for 4 sources and a state of 5 rows")
         memory, state = model.encode(source[:, :0])
         assert model.decode(inputs, memory, state)[0].shape == (B, 5, V), "a source may have no symbol"
     refused(IndexError, lambda: model(source + V_SOURCE, lengths, inputs), "embedding: ids must be from 0 to 5")
