@@ -74,7 +74,8 @@ class LanguageModel(Model):
         """Read ids (B, T) that come after those in the state, if any: their logits (B, T, V), and the state behind them."""
         T = self.checked(ids).shape[1]
         seen = ids if state is None else array_module(ids).concatenate([state, ids], axis=1)
-        return self(seen)[:, seen.shape[1] - T:], seen
+        logits = self(seen)
+        return logits[:, logits.shape[1] - T:], seen
 
     def select(self, state: Any, rows: np.ndarray) -> Any:
         """The state of these rows (indices on the host): one may come twice, or not at all."""
