@@ -67,6 +67,8 @@ def greedy(step: Step, state: Any, start: Any, *, stop: int, steps: int) -> list
         steps: how many symbols are predicted at most, the stop symbol included; a row that has not ended by then is cut.
     """
     last = checked("greedy", step, start, stop=stop, steps=steps)
+    if hasattr(state, "select"):        # a cache is filled by its steps: that of the caller stays as it is
+        state = state.select(np.arange(len(last)))
     ids: list[list[int]] = [[] for _ in last]
     log_p, live = np.zeros(len(last)), np.ones(len(last), bool)
     for _ in range(steps):

@@ -19,7 +19,7 @@ import numpy as np
 from . import interchange, ops
 from .backend import to_device
 from .data.gguf import read_gguf
-from .data.padding import mask_of, pad
+from .data.padding import listed, mask_of, pad
 from .data.published import packaged_file
 from .models import Encoder, TransformerLM
 from .tensor import Tensor

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backend import to_device
-from .data.padding import length_batches, pad, pair_batch
+from .data.padding import length_batches, listed, pad, pair_batch
 from .data.pairs import Pair
 from .data.pieces import Pieces
 from .decoding import Hypothesis, beam_search, greedy
@@ -72,13 +72,13 @@ def translate(model: Translator, pieces: Pieces, sentences: Sequence[str], *, wi
     A translation is cut when it has twice as many pieces as the longest source of its batch, and ten more.
     """
     whole("translate", width=width, B=B)
-    sources = [pieces.encode(sentence) for sentence in sentences]
+    sources = [pieces.encode(sentence) for sentence in listed("translate", sentences, "sentences")]
     found: dict[int, str] = {}
     with no_grad(), model.evaluating():
         for rows in length_batches([len(source) for source in sources], B, np.random.default_rng(0), pool=None):
             best = searched(model, [sources[i] for i in rows], width, alpha)
             found |= {i: pieces.decode(hypothesis.ids) for i, hypothesis in zip(rows, best)}
-    return [found[i] for i in range(len(sentences))]
+    return [found[i] for i in range(len(sources))]
 
 
 def searched(model: Any, sources: Sequence[Ids], width: int, alpha: float) -> list[Hypothesis]:

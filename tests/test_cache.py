@@ -210,3 +210,36 @@ def test_rows_that_are_chosen_have_buffers_of_their_own():
         _, fresh = model.step(ids, Cache(T))
         np.testing.assert_array_equal(model.step(ids[:, :1], fresh)[0].array, a.array)
     assert not np.array_equal(a.array, b.array)
+
+
+@pytest.mark.parametrize("blank", [None, [2]])
+def test_a_block_knows_from_its_cache_where_it_is_and_what_is_padding(blank):
+    """Without being told positions or a mask."""
+    block = nn.TransformerBlock(8, 2, causal=True, rotary={}, dtype="float64", rng=np.random.default_rng(0))
+    x, gap = np.random.default_rng(1).standard_normal((1, 5, 8)), 0 if blank is None else 2
+    cache, seen = nn.Cache(5, None if blank is None else np.array(blank)), []
+    with mx.no_grad():
+        for t in range(5):
+            seen.append(block(mx.tensor(x[:, t:t + 1]), cache=cache).array)
+            cache.advance(1)
+        alone = block(mx.tensor(x[:, gap:])).array
+    np.testing.assert_allclose(np.concatenate(seen, 1)[:, gap:], alone, atol=1e-14)
+
+
+def test_greedy_decoding_leaves_the_cache_of_its_caller_as_it_was():
+    model = models.TransformerLM(11, 16, 4, 2, 20)
+
+    def step(ids, state):
+        logits, state = model.step(ids[:, None], state)
+        return logits[:, -1], state
+
+    with mx.no_grad():
+        _, cache = model.step(np.array([[1, 2]]))
+    first, second = (greedy(step, cache, [3], stop=0, steps=4)[0] for _ in range(2))
+    assert first == second and cache.length == 2
+
+
+def test_queries_and_keys_of_two_sequences_have_no_common_places():
+    for options in ({"causal": True}, {"rotary": {}}):
+        refused(ValueError, lambda options=options: nn.MultiHeadAttention(8, 2, cross=True, **options),
+                "MultiHeadAttention: with cross=True", "leave out causal and rotary")

@@ -203,3 +203,22 @@ def test_mistakes_are_named():
     refused(ValueError, lambda: masked(IDS, LENGTHS, V, rng, V), "masked: ", "a mask_id below V")
     refused(ValueError, lambda: masked(IDS, LENGTHS[:2], V, rng, 1), "masked: there are 3 rows and 2 lengths")
     refused(ValueError, lambda: masked(IDS, LENGTHS + 1, V, rng, 1), "mask_of: lengths must be from 0 to T = 5, got 6")
+
+
+# A reviewer's findings
+
+
+def test_targets_that_are_no_multiple_of_the_sources_are_refused():
+    model = EncoderDecoder(12, 8, 2, 1, dropout=0.0)
+    for rows in (3, 1):
+        refused(ValueError, lambda n=rows: model(np.ones((2, 3), int), None, np.ones((n, 2), int)),
+                f"TransformerBlock: x has {rows} rows and the memory 2")
+
+
+def test_lengths_and_types_are_one_for_each_sequence_and_symbol():
+    ids, plain, typed = np.array([[1, 2, 3], [4, 5, 6]]), Encoder(12, 8, 2, 1, 5), Encoder(12, 8, 2, 1, 5, types=2)
+    refused(ValueError, lambda: plain(ids, np.array([1])), "Encoder: there are 1 lengths for 2 sequences")
+    assert (plain(ids, [3, 1]).array == plain(ids, np.array([3, 1])).array).all(), "a list will do"
+    refused(ValueError, lambda: plain(ids, None, ids * 0), "Encoder: types of shape (2, 3)", "types=2")
+    refused(ValueError, lambda: typed(ids, None, ids[:1] * 0), "Encoder: types of shape (1, 3)", "ids (2, 3)")
+    refused(ValueError, lambda: EncoderDecoder(12, 8, 2, 1)(ids, np.array([1]), ids), "EncoderDecoder: there are 1 lengths")

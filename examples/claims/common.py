@@ -69,6 +69,12 @@ def agreed(seeds: Iterable[bool]) -> bool | None:
     return found.pop() if len(found) == 1 else None
 
 
+def worst(values: Iterable[float]) -> float:
+    """The largest of numbers that should be small; NaN if one is, which Python's `max` may hide. Of none it is 0."""
+    found = list(values)
+    return float(np.max(found)) if found else 0.0
+
+
 def options(doc: str) -> argparse.ArgumentParser:
     """The options that every script has; add your own to the parser."""
     parser = argparse.ArgumentParser(description=doc.strip().split("\n")[0])

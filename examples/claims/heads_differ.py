@@ -179,12 +179,11 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     cost, error = at_20.mean(), at_20.std() / np.sqrt(len(at_20))
     spared = None if abs(cost - 2) <= 2 * error else bool(cost < 2)
     without, pruned = float(everything.mean()), numbers["pruned"]
+    least, most = float(np.min(apart["trained"])), worst(apart["untrained"])
     return Verdict(
-        {f"two heads of a layer differ by a quarter or more, in every layer ({min(apart['trained']):.2f} at least)":
-             min(apart["trained"]) >= 0.25,
+        {f"two heads of a layer differ by a quarter or more, in every layer ({least:.2f} at least)": least >= 0.25,
          f"without 20 % of the heads the vectors move by less than 2 % ({cost:.1f} ± {error:.1f} %)": spared},
-        {f"before training they differ by less than a tenth ({max(apart['untrained']):.2f} at most)":
-             max(apart["untrained"]) < 0.1,
+        {f"before training they differ by less than a tenth ({most:.2f} at most)": most < 0.1,
          f"without any head they move by more than 20 % ({without:.0f} %)": without > 20,
          f"pruned matrices give the vectors of silent heads (within {pruned['difference']:.0e})": pruned["difference"] < 1e-5})
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import Verdict, one_thread, options, report, table
+from common import Verdict, one_thread, options, report, table, worst
 
 from minitx import models, nn
 
@@ -63,13 +63,13 @@ def vectors(model: Any, ids: np.ndarray) -> np.ndarray:
 def moved(model: Any, rng: np.random.Generator, orders: int) -> float:
     """The largest change of an output, relative to the largest output."""
     ids = rng.integers(0, V, (1, T))
-    y, is_causal, worst = vectors(model, ids), isinstance(model, models.LanguageModel), 0.0
+    y, is_causal, changes = vectors(model, ids), isinstance(model, models.LanguageModel), []
     for _ in range(orders):
         order = np.append(rng.permutation(T - 1), T - 1) if is_causal else rng.permutation(T)
         after, before = vectors(model, ids[:, order]), y[:, order]
         change = after[:, -1] - before[:, -1] if is_causal else after - before
-        worst = max(worst, float(abs(change).max() / abs(y).max()))
-    return worst
+        changes.append(abs(change).max() / abs(y).max())
+    return worst(changes)
 
 
 def place_read(model: Any, rng: np.random.Generator) -> float:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from common import Verdict, one_thread, options, report, table
+from common import Verdict, one_thread, options, report, table, worst
 
 from minitx import init
 from minitx.ops.positions import sinusoid
@@ -57,7 +57,7 @@ def measure(P: int) -> dict[str, Any]:
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    closed, fitted = max(numbers["closed"]), {name: np.array(of) for name, of in numbers["fitted"].items()}
+    closed, fitted = worst(numbers["closed"]), {name: np.array(of) for name, of in numbers["fitted"].items()}
     return Verdict({f"the map in closed form is off by {closed:.0e} at most (< {EXACT:.0e})": closed < EXACT,
                     f"least squares finds it (misses {fitted['sinusoid'].max():.0e} at most, < {FOUND:.0e})":
                         bool((fitted["sinusoid"] < FOUND).all())},

@@ -79,7 +79,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     return Verdict({f"without, it saturates (entropy {end.max():.3f} at most, < {SATURATED})": agreed(end < SATURATED),
                     f"and its gradient vanishes (Jacobian {share.max():.1e} of that with it, < {VANISHED})":
                         agreed(share < VANISHED),
-                    f"with it, neither changes (by {max(c.max() for c in change.values()):.2f} at most, < {STEADY})":
+                    f"with it, neither changes (by {worst(c.max() for c in change.values()):.2f} at most, < {STEADY})":
                         agreed(np.maximum(*change.values()) < STEADY)},
                    {"d = 1: both are the same": numbers["widths"][0] == 1 and same,
                     "the Jacobian is that of ops.softmax": formula})

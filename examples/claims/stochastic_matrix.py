@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from common import Verdict, one_thread, options, report, table
+from common import Verdict, one_thread, options, report, table, worst
 
 import minitx as mx
 from minitx import models, ops
@@ -34,35 +34,46 @@ LIMITS = {"float64": 1e-12, "float32": 1e-5}
 
 
 class Averages(mx.Observer):
-    """What one sees of every call of attention: weights (B, N, Tq, Tk), outputs (B, N, Tq, K) and values (B, M, Tk, K)."""
+    """What one sees of every call of attention: weights (B, N, Tq, Tk), outputs (B, N, Tq, K), values (B, M, Tk, K), and
+    which rows have a key (B, N, Tq)."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self.seen: list[tuple[np.ndarray, ...]] = []
 
     def around(self, op: Any, vjp: Any) -> Any:
         def looked_at(*arrays: Any, **static: Any) -> Any:
             shown: list[np.ndarray] = []
             y, backward = vjp(*arrays, **{**static, "watch": lambda name, probs, step: shown.append(probs.copy())})
-            self.seen.append((shown[0], y, arrays[2]))
+            self.seen.append((shown[0], y, arrays[2], with_a_key(shown[0].shape, *arrays[3:4], causal=static.get("causal", False))))
             return y, backward
 
         return looked_at if op is ops.attention else vjp
 
 
-def judged(probs: np.ndarray, y: np.ndarray, v: np.ndarray) -> dict[str, float]:
-    """The three numbers of a call. Values that a row gives no weight do not count for its range."""
+def with_a_key(shape: tuple[int, ...], mask: Any = None, *, causal: bool) -> np.ndarray:
+    """Which rows (B, N, Tq) of weights (B, N, Tq, Tk) may look at any key."""
+    allowed = np.broadcast_to(True if mask is None else mask, shape)
+    return (allowed & np.tri(*shape[2:], shape[3] - shape[2], dtype=bool) if causal else allowed).any(-1)
+
+
+def judged(probs: np.ndarray, y: np.ndarray, v: np.ndarray, some: np.ndarray | bool = True) -> dict[str, float]:
+    """The three numbers of a call. Values that a row gives no weight do not count for its range.
+
+    Rows have `some` key to look at. Where one has none, its weights sum to 0 and its output is 0, or it is off, too.
+    """
     v = v.repeat(probs.shape[1] // v.shape[1], 1)[:, :, None]                                # (B, N, 1, Tk, K)
     used, sums = probs[..., None] > 0, probs.sum(-1)
-    some = sums > 0
+    some = np.broadcast_to(some, sums.shape)
     low, high = np.where(used, v, np.inf).min(3), np.where(used, v, -np.inf).max(3)          # (B, N, Tq, K)
-    outside = np.maximum(low - y, y - high)[some] / abs(v).max(initial=1e-9)
-    return {"sum": float(abs(sums[some] - 1).max(initial=0)), "least": float(probs.min(initial=0)),
+    nothing = ~some[..., None] & (y == 0)
+    outside = np.where(nothing, 0, np.maximum(low - y, y - high)) / abs(v).max(initial=1e-9)
+    return {"sum": float(abs(sums - some).max(initial=0)), "least": float(probs.min(initial=0)),
             "outside": float(outside.max(initial=0)), "nothing": int((~some).sum())}
 
 
-def worst(found: list[dict[str, float]]) -> dict[str, float]:
-    return {"sum": max(f["sum"] for f in found), "least": min(f["least"] for f in found),
-            "outside": max(f["outside"] for f in found), "nothing": sum(f["nothing"] for f in found), "calls": len(found)}
+def together(found: list[dict[str, float]]) -> dict[str, float]:
+    return {"sum": worst(f["sum"] for f in found), "least": float(np.min([f["least"] for f in found])),
+            "outside": worst(f["outside"] for f in found), "nothing": sum(f["nothing"] for f in found), "calls": len(found)}
 
 
 def random_call(rng: np.random.Generator) -> tuple[list[Any], dict[str, Any]]:
@@ -77,7 +88,7 @@ def random_call(rng: np.random.Generator) -> tuple[list[Any], dict[str, Any]]:
 def call(arrays: list[Any], **static: Any) -> dict[str, float]:
     seen: list[np.ndarray] = []
     y, _ = ops.attention.vjp(*arrays, **static, watch=lambda name, probs, step: seen.append(probs.copy()))
-    return judged(seen[0], y, arrays[2])
+    return judged(seen[0], y, arrays[2], with_a_key(seen[0].shape, arrays[3], causal=static["causal"]))
 
 
 def controls() -> dict[str, float]:
@@ -96,13 +107,13 @@ def inside(model: Any, ids: np.ndarray) -> dict[str, float]:
     """All calls that a model makes while it reads."""
     with mx.observe(Averages()) as averages:
         model(ids)
-    return worst([judged(*call) for call in averages.seen])
+    return together([judged(*call) for call in averages.seen])
 
 
 def measure(calls: int, steps: int) -> dict[str, Any]:
     rng, text = np.random.default_rng(0), load_corpus("en")
     drawn = [random_call(rng) for _ in range(calls)]
-    found = {"float64": {"random calls": worst([call(arrays, **static) for arrays, static in drawn])}, "float32": {}}
+    found = {"float64": {"random calls": together([call(arrays, **static) for arrays, static in drawn])}, "float32": {}}
     vocabulary = Vocabulary.of(text.train)
     ids = vocabulary.encode(text.train)
     model = models.TransformerLM(len(vocabulary), 32, 4, 2, 32, rng=rng)
@@ -119,8 +130,8 @@ def measure(calls: int, steps: int) -> dict[str, Any]:
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
     found = [(LIMITS[width], of) for width, group in numbers["found"].items() for of in group.values()]
-    off, out, least = (max(of["sum"] / limit for limit, of in found), max(of["outside"] / limit for limit, of in found),
-                       min(of["least"] for _, of in found))
+    off, out, least = (worst(of["sum"] / limit for limit, of in found), worst(of["outside"] / limit for limit, of in found),
+                       float(np.min([of["least"] for _, of in found])))
     dropout, raw = numbers["controls"]["dropout"], numbers["controls"]["no division"]
     return Verdict({f"rows sum to one (the worst takes {off:.0%} of what rounding is allowed)": off < 1,
                     f"no weight is negative (least {least:g})": least >= 0,

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import COLOURS, Verdict, one_thread, options, report, table
+from common import COLOURS, Verdict, one_thread, options, report, table, worst
 from kv_cache import Rereading, in_turns
 
 import minitx as mx
@@ -64,7 +64,7 @@ def measure(lengths: tuple[int, ...], device: str) -> dict[str, Any]:
                 found["bytes"].setdefault(name, []).append(kept(state))
                 state = model.read([ids[:n]], n + 2 * ROUNDS + 3)           # room for all rounds, each of which adds two
                 answer = model.step(new, state)[0].numpy()[0, -1]
-            found["error"][name] = max(found["error"].get(name, 0.0), float(abs(answer - at_once).max()))
+            found["error"][name] = worst([found["error"].get(name, 0.0), abs(answer - at_once).max()])
             steps[name] = answering(model, new, state)
         for name, seconds in in_turns(steps, device, ROUNDS).items():
             found["ms"].setdefault(name, []).append(1e3 * seconds)
@@ -92,8 +92,8 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     more, slower = growth(size, CACHED), growth(ms, UNCACHED)
     parts[f"Transformer with a cache: its memory grows with the history ({more:.1f} times)"] = abs(more / longer - 1) <= 0.01
     parts[f"Transformer without: its time grows with the history ({slower:.1f} times)"] = slower >= 4
-    worst = max(numbers["error"].values())
-    return Verdict(parts, {f"each scores as if it had read all at once (to {worst:.0e})": worst <= 1e-4})
+    off = worst(numbers["error"].values())
+    return Verdict(parts, {f"each scores as if it had read all at once (to {off:.0e})": off <= 1e-4})
 
 
 def text(numbers: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ import math
 from typing import Any
 
 import numpy as np
-from common import Verdict, one_thread, options, report, table
+from common import Verdict, one_thread, options, report, table, worst
 
 import minitx as mx
 from minitx import nn, ops
@@ -87,7 +87,7 @@ def lesson() -> str:
 
 def furthest(ours: Any, theirs: Any) -> float:
     """The largest difference of two lists of arrays, each relative to its largest number."""
-    return max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(ours, theirs, strict=True))
+    return worst(abs(a - b).max() / abs(b).max() for a, b in zip(ours, theirs, strict=True))
 
 
 def by_op(op: Any, arrays: list[np.ndarray], dy: np.ndarray, mask: Any, scale: Any) -> list[np.ndarray]:
@@ -135,13 +135,13 @@ def measure(shapes: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
         y, backward = three_lines(*arrays, True if mask is None else mask, scale)
         expected = [y, *backward(dy)]
         for name, rival in rivals.items():
-            found[name] = max(found[name], furthest(rival(arrays, dy, mask, scale), expected))
+            found[name] = worst([found[name], furthest(rival(arrays, dy, mask, scale), expected)])
         if kind == "all" and scale is None and Tq > 1:
             q, k, v = arrays
             unscaled, flipped = q @ k.swapaxes(-1, -2), q @ k.swapaxes(-1, -2) / math.sqrt(K)
             over_queries = softmax(flipped.swapaxes(-1, -2)).swapaxes(-1, -2)
             for name, p in (("no scale", softmax(unscaled)), ("softmax over queries", over_queries)):
-                wrong[name] = min(wrong[name], furthest([p @ v], [y]))
+                wrong[name] = float(np.min([wrong[name], furthest([p @ v], [y])]))
     return {"differences": found, "wrong": wrong}
 
 

@@ -144,8 +144,8 @@ def as_lengths(caller: str, lengths: ArrayLike) -> Ids:
     return array.reshape(len(array), -1 if array.size else 1).astype(np.int64)
 
 
-def listed(caller: str, rows: Iterable) -> list:
+def listed(caller: str, rows: Iterable, of: str = "rows of ids") -> list:
     """Several rows as a list, or an error in the name of the caller."""
     if isinstance(rows, str) or not isinstance(rows, Iterable) or getattr(rows, "ndim", 1) == 0:
-        raise TypeError(f"{caller}: got a {type(rows).__name__}; expected several rows of ids")
+        raise TypeError(f"{caller}: got a {type(rows).__name__}; expected several {of}")
     return list(rows)

@@ -11,6 +11,7 @@ from typing import Any
 from .. import nn, ops
 from ..backend import Array
 from ..data.padding import mask_of
+from ..nn.module import as_lengths
 from ..options import kind, whole
 from ..tensor import Tensor
 from .language import Model, check_ids
@@ -49,20 +50,27 @@ class Encoder(nn.Module):
             raise ValueError(f"Encoder: got {T} symbols, but it has positions for {self.context}; cut the input or build it "
                              f"with T = {T}")
         x = self.embedded(ids)
+        if types is not None and (self.types is None or check_ids("Encoder", types, "types").shape != ids.shape):
+            raise ValueError(f"Encoder: types of shape {types.shape} were given for ids {ids.shape}; give one for each symbol, "
+                             f"to an encoder that was built with types=2, say")
         if self.types is not None:
-            types = ids * 0 if types is None else check_ids("Encoder", types, "types")
-            x = x + self.types(types)
+            x = x + self.types(ids * 0 if types is None else types)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
-        x, mask = self.dropout(x), None if lengths is None else padding_mask(lengths, T)
+        x, mask = self.dropout(x), padding_mask("Encoder", lengths, x)
         for block in self.blocks:
             x = block(x, mask)
         return x if self.final_norm is None else self.final_norm(x)
 
 
-def padding_mask(lengths: Any, T: int) -> Array:
-    """Who may be looked at: (B, 1, 1, T), True for a symbol, False for padding."""
-    return mask_of(lengths, T)[:, None, None]
+def padding_mask(caller: str, lengths: Any, x: Tensor) -> Array | None:
+    """Who may be looked at in x (B, T, D): (B, 1, 1, T), True for a symbol, False for padding; None: everybody."""
+    lengths = as_lengths(caller, lengths, x.device)
+    if lengths is None:
+        return None
+    if len(lengths) != len(x):
+        raise ValueError(f"{caller}: there are {len(lengths)} lengths for {len(x)} sequences; give one for each")
+    return mask_of(lengths, x.shape[1])[:, None, None]
 
 
 class MaskedLM(Model):

@@ -65,7 +65,8 @@ class EncoderDecoder(Model):
 
     def encode(self, source: Any, lengths: Any = None) -> tuple[Memory, None]:
         """Read sources (B, S): what the decoder can look at, and the state that it starts from, which is none."""
-        x, mask = self.embed(source), None if lengths is None else padding_mask(lengths, source.shape[1])
+        x = self.embed(self.checked(source, "source"))
+        mask = padding_mask("EncoderDecoder", lengths, x)
         for block in self.encoder:
             x = block(x, mask)
         return Memory(x if self.encoder_norm is None else self.encoder_norm(x), mask), None

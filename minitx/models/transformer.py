@@ -104,20 +104,20 @@ class TransformerLM(LanguageModel):
 
     def body(self, x: Tensor, positions: Array | None = None, cache: Cache | None = None) -> Tensor:
         T, seen = x.shape[1], cache.length if cache else 0
-        mask = cache.mask(T) if cache else None
         bias = None
         if self.alibi:
             places = backend.device(x.device).xp.arange(seen + T)
             bias = distance_bias(self.N, places[seen:], places).astype(x.dtype)                        # (N, T, Tk)
         for block in self.blocks:
-            x = block(x, mask, bias=bias, positions=positions, cache=cache)
+            x = block(x, bias=bias, positions=positions, cache=cache)
         return self.final_norm(x)
 
     def step(self, ids: Any, state: Cache | None = None) -> tuple[Tensor, Cache]:
         """Read on: the logits (B, T, V) of ids (B, T) that come after what is in the cache, and the cache with them in it.
 
         Without a cache, from the beginning, with a new one of `context` positions (one of your own can have another length, or
-        rows that begin with padding). A text read in pieces gives the logits that it gives in one.
+        rows that begin with padding). A text read in pieces gives the logits that it gives in one. The cache itself is filled:
+        to go on from one place twice, `select` a copy.
         """
         if state is None:
             if self.context is None:

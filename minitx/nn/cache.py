@@ -65,11 +65,12 @@ class Cache:
         places = xp.arange(self.length, self.length + T)
         return places if self.blank is None else xp.maximum(places - self.blank[:, None], 0)
 
-    def mask(self, T: int) -> Array | None:
-        """Where T new symbols may look as far as padding goes, booleans (B, 1, 1, length + T); None: everywhere."""
+    def within(self, mask: Array | None, T: int) -> Array | None:
+        """Where T new symbols may look, by a mask and as far as padding goes; it broadcasts to (B, N, T, length + T)."""
         if self.blank is None:
-            return None
-        return (array_module(self.blank).arange(self.length + T) >= self.blank[:, None])[:, None, None]
+            return mask
+        real = (array_module(self.blank).arange(self.length + T) >= self.blank[:, None])[:, None, None]
+        return real if mask is None else real & mask
 
     def advance(self, T: int) -> None:
         """T more positions are in all buffers."""

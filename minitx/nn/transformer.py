@@ -43,6 +43,9 @@ class MultiHeadAttention(Module):
         check_kind("MultiHeadAttention", bool, "give True or False", causal=causal, cross=cross, use_bias=use_bias)
         if K is None and D % N:
             raise ValueError(f"MultiHeadAttention: the width D = {D} must be divisible by the number of heads N = {N}")
+        if cross and (causal or rotary is not None):
+            raise ValueError("MultiHeadAttention: with cross=True, queries and keys are of two sequences, whose places have "
+                             "nothing to do with each other; leave out causal and rotary")
         if N % M:
             raise ValueError(f"MultiHeadAttention: the {N} heads of queries must be a multiple of the M = {M} heads of keys")
         self.K, self.N, self.M = K or D // N, N, M
@@ -63,6 +66,8 @@ class MultiHeadAttention(Module):
         if cache is not None:
             check_kind("MultiHeadAttention", Cache, "give nn.Cache(T)", cache=cache)
         B, T, _ = x.shape
+        if cache is not None and memory is None:            # x goes on from what is in the cache, behind its padding
+            mask, positions = cache.within(mask, T), cache.positions(T, x.device) if positions is None else positions
         q, k, v = self.project(x, memory, cache)                                             # (B, N | M, T | Tk, K)
         if self.rotary is not None:
             positions = backend.device(x.device).xp.arange(T) if positions is None else positions
@@ -172,8 +177,12 @@ class TransformerBlock(Module):
     def look(self, y: Tensor, memory: Any, mask: Array | None, cache: Cache | None) -> Tensor:
         """Attention to a memory. Several rows of y for each of its rows, side by side, are so many queries to it."""
         check_sequences("TransformerBlock", memory)
-        queries = y.reshape(memory.shape[0], -1, y.shape[2])
-        return self.cross(queries, mask, memory=memory, cache=cache).reshape(y.shape)
+        (R, T, D), B = y.shape, memory.shape[0]
+        if R % max(B, 1) or (R and not B):
+            raise ValueError(f"TransformerBlock: x has {R} rows and the memory {B}; expected as many, or a multiple: so many "
+                             f"for each row of the memory, side by side")
+        queries = y.reshape(B, R // max(B, 1) * T, D)
+        return self.cross(queries, mask, memory=memory, cache=cache).reshape(R, T, D)
 
     def add(self, x: Tensor, norm: Module, step: Any) -> Tensor:
         """One step of the block, added to the stream."""
