@@ -236,9 +236,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="out", help="folder for results (default: out)")
     args = parser.parse_args(argv)
-    for name in ("steps", "warmup", "every", "probe", "threads"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(f"--{name}: {getattr(args, name)}; expected at least 1")
+    for name, least in {"steps": 1, "warmup": 1, "every": 1, "probe": 1, "threads": 1, "beam": 0}.items():
+        if getattr(args, name) is not None and getattr(args, name) < least:
+            parser.error(f"--{name}: {getattr(args, name)}; expected at least {least}")
     return args
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .data.padding import in_pairs
 from .data.pieces import Pieces
 from .recording import record
 from .tensor import no_grad
@@ -26,8 +27,9 @@ class Alignment(NamedTuple):
 
 def alignments(model: Translator, pieces: Pieces, sentences: Sequence[str], translations: Sequence[str]) -> list[Alignment]:
     """For each sentence, where the model looks when it writes this translation."""
-    sides = Sides.of(list(zip(sentences, translations)), pieces)
-    weights = attended(model, sides.batch(range(len(sentences))))
+    pairs = list(zip(*in_pairs("alignments", sentences=sentences, translations=translations)))
+    sides = Sides.of(pairs, pieces)
+    weights = attended(model, sides.batch(range(len(pairs))))
     return [Alignment(pieces.labels(source), pieces.labels(target), w[:len(target), :len(source)])
             for source, target, w in zip(*sides, weights)]
 

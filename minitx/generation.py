@@ -25,7 +25,7 @@ from .data.text import as_ids
 from .decoding import Hypothesis, beam_search
 from .models import LanguageModel
 from .options import kind, whole
-from .sampling import check_sampling, draw
+from .sampling import check_finite, check_sampling, draw
 from .tensor import Tensor, no_grad
 
 Ids = Sequence[int] | np.ndarray
@@ -45,10 +45,8 @@ def generate(model: LanguageModel, prompt: Ids, count: int, *, temperature: floa
     A model with a limited context reads the last symbols that fit. Until it is full every symbol is read once; from then on the
     window moves, all its positions change, and each further symbol costs a reading of the whole window.
     """
-    for [symbol] in continuations("generate", model, [prompt], count, [rng], stop,
-                                  temperature=temperature, top_k=top_k, top_p=top_p):
-        if symbol is not None:
-            yield symbol
+    columns = continuations("generate", model, [prompt], count, [rng], stop, temperature=temperature, top_k=top_k, top_p=top_p)
+    return (symbol for [symbol] in columns if symbol is not None)
 
 
 def generate_batch(model: LanguageModel, prompts: Sequence[Ids], count: int, *, temperature: float = 1.0,
@@ -112,7 +110,10 @@ class Reading:
 
 def continuations(caller: str, model: LanguageModel, prompts: Sequence[Ids], count: int,
                   rngs: Sequence[np.random.Generator | None], stop: Stop, **sampling: Any) -> Iterator[list[int | None]]:
-    """What is written in each row, step by step: a symbol, or None where it has ended; till `count`, or till all have."""
+    """What is written in each row, step by step: a symbol, or None where it has ended; till `count`, or till all have.
+
+    What makes no sense is refused at once, and not when the first symbol is asked for.
+    """
     texts = checked(caller, model, prompts)
     lengths = [len(text) for text in texts]
     whole(caller, 0, count=count)
@@ -120,28 +121,32 @@ def continuations(caller: str, model: LanguageModel, prompts: Sequence[Ids], cou
     for rng in rngs:
         check_rng(caller, rng)
     symbols, over = stopping(caller, stop)
-    live, reading, window = [True] * len(texts), None, model.context
-    for _ in range(count if texts else 0):
-        longest = max(map(len, texts))
-        with model.evaluating(), no_grad(), expecting_overflow():           # scores that are not finite are found below
-            if reading is None or (window and longest > window):
-                room = min(longest + count, window or longest + count)
-                reading = Reading.of(model, [text[-window:] if window else text for text in texts], room)
-            scores, reading = reading.step(np.array([text[-1] for text in texts]))
-        column: list[int | None] = [None] * len(texts)
-        for b, logits in enumerate(to_host(scores.array).astype("float64")):
-            symbol = texts[b][-1]                                           # where a text has ended: anything
-            if live[b]:
-                check_finite(caller, logits)
-                symbol = draw(logits, rngs[b] or stream(), **sampling)
-                live[b] = symbol not in symbols
-                column[b] = symbol if live[b] else None
-            texts[b].append(symbol)
-            if over is not None and live[b]:
-                live[b] = not over(texts[b][lengths[b]:])
-        yield column
-        if not any(live):
-            return
+
+    def columns() -> Iterator[list[int | None]]:
+        live, reading, window = [True] * len(texts), None, model.context
+        for _ in range(count if texts else 0):
+            longest = max(map(len, texts))
+            with model.evaluating(), no_grad(), expecting_overflow():           # scores that are not finite are found below
+                if reading is None or (window and longest > window):
+                    room = min(longest + count, window or longest + count)
+                    reading = Reading.of(model, [text[-window:] if window else text for text in texts], room)
+                scores, reading = reading.step(np.array([text[-1] for text in texts]))
+            column: list[int | None] = [None] * len(texts)
+            for b, logits in enumerate(to_host(scores.array).astype("float64")):
+                symbol = texts[b][-1]                                           # where a text has ended: anything
+                if live[b]:
+                    check_finite(caller, logits)
+                    symbol = draw(logits, rngs[b] or stream(), **sampling)
+                    live[b] = symbol not in symbols
+                    column[b] = symbol if live[b] else None
+                texts[b].append(symbol)
+                if over is not None and live[b]:
+                    live[b] = not over(texts[b][lengths[b]:])
+            yield column
+            if not any(live):
+                return
+
+    return columns()
 
 
 def checked(caller: str, model: LanguageModel, prompts: Sequence[Ids]) -> list[list[int]]:
@@ -158,12 +163,6 @@ def checked(caller: str, model: LanguageModel, prompts: Sequence[Ids]) -> list[l
 def check_rng(caller: str, rng: np.random.Generator | None) -> None:
     if rng is not None:
         kind(caller, np.random.Generator, "give np.random.default_rng(seed)", rng=rng)
-
-
-def check_finite(caller: str, logits: np.ndarray) -> None:
-    if not np.isfinite(logits.max()):
-        raise FloatingPointError(f"{caller}: the largest score of the model is {logits.max()}, so no symbol can be drawn; "
-                                 f"its parameters have blown up: train it anew, with a lower learning rate")
 
 
 def stopping(caller: str, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:

@@ -5,7 +5,7 @@
 
 The numbers are the same there, and lie differently. A layout tells what is what, and
 
-    turned      whether their matrices are (out, in), as torch.nn.Linear has them; only those of GPT-2 are (in, out), as ours
+    turned      whether their matrices are (out, in), as torch.nn.Linear has them; only GPT-2's blocks have (in, out), as ours
     joined      which of theirs stand side by side in one of ours: queries, keys and values are one product here
     pairing     which channels of queries and keys rotary positions turn together, "halves" or "neighbours"; a model that
                 pairs them otherwise gets the channels of each head in its own order, and computes the same
@@ -198,7 +198,7 @@ class Between:
         return self.turned(path, np.concatenate(pieces))
 
     def turned(self, path: str, array: np.ndarray) -> np.ndarray:
-        return array.T if self.layout.turned and path.endswith(".W") else array
+        return array.T if path.endswith(".W") and (self.layout.turned or path == "head.W") else array
 
     def attention(self, path: str) -> MultiHeadAttention:
         """Whose queries, keys and values they are: "blocks.0.attention" of "blocks.0.attention.qkv.W"."""

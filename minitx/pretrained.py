@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import interchange, ops
+from . import interchange, nn, ops
 from .backend import to_device
 from .data.gguf import read_gguf
 from .data.padding import listed, mask_of, pad
@@ -62,7 +62,8 @@ def sentence_vectors(encoder: Encoder, tokenizer: Any, sentences: Sequence[str])
     Source  Reimers & Gurevych 2019, arXiv 1908.10084
     """
     device = encoder.embedded.tokens.table.device
-    ids, lengths = (to_device(a, device) for a in pad([tokenizer.encode(sentence).ids for sentence in sentences]))
+    rows = [tokenizer.encode(sentence).ids for sentence in listed("sentence_vectors", sentences, "sentences")]
+    ids, lengths = (to_device(a, device) for a in pad(rows))
     hidden = encoder(ids, lengths)                                                           # (B, T, D)
     there = mask_of(lengths, ids.shape[1])[:, :, None]
     mean = ops.where(there, hidden, 0).sum(1) / there.sum(1).astype(hidden.dtype)
@@ -95,18 +96,22 @@ def bert(config: Mapping[str, Any], pairing: str, rng: Any) -> Encoder:
 
 
 def gpt2(config: Mapping[str, Any], pairing: str, rng: Any) -> TransformerLM:
-    only(config, scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True)
-    return TransformerLM(config["vocab_size"], config["n_embd"], config["n_head"], config["n_layer"], config["n_positions"],
-                         F=config.get("n_inner"), eps=config["layer_norm_epsilon"], feed=feed(config["activation_function"]),
-                         tied=config.get("tie_word_embeddings", True), rng=rng)
+    only(config, scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True, add_cross_attention=False)
+    model = TransformerLM(config["vocab_size"], config["n_embd"], config["n_head"], config["n_layer"], config["n_positions"],
+                          F=config.get("n_inner"), eps=config["layer_norm_epsilon"], feed=feed(config["activation_function"]),
+                          tied=config.get("tie_word_embeddings", True), rng=rng)
+    if isinstance(model.head, nn.Linear):
+        model.head.b = None                                 # all their layers have a bias, and a head of its own has none
+    return model
 
 
 def llama(config: Mapping[str, Any], pairing: str, rng: Any) -> TransformerLM:
-    only(config, hidden_act="silu", rope_scaling=None, attention_bias=False, mlp_bias=False)
+    only(config, hidden_act="silu", rope_scaling=None, attention_bias=False, mlp_bias=False, partial_rotary_factor=1)
     D, N, rope = config["hidden_size"], config["num_attention_heads"], config.get("rope_parameters") or {}
     only(config, head_dim=D // N)
-    only(rope, rope_type="default")
-    base = config.get("rope_theta", rope.get("rope_theta", 10000.0))    # newer configs have it among the rope_parameters
+    only(rope, rope_type="default", partial_rotary_factor=1)
+    told = (place["rope_theta"] for place in (config, rope) if place.get("rope_theta") is not None)     # newer configs: in rope
+    base = next(told, 10000.0)
     return TransformerLM(config["vocab_size"], D, N, config["num_hidden_layers"], config["max_position_embeddings"],
                          F=config["intermediate_size"], M=config.get("num_key_value_heads"), positions="rotary",
                          rotary={"base": base, "pairing": pairing}, normaliser="rms",
@@ -124,11 +129,11 @@ def feed(theirs: str) -> str:
     return FEEDS[theirs]
 
 
-def only(config: Mapping[str, Any], **expected: Any) -> None:
+def only(config: Mapping[str, Any], caller: str = "from_config", **expected: Any) -> None:
     """Raise ValueError where a config says something else about these, which here are the only choice."""
     for name, value in expected.items():
         if config.get(name, value) not in (value, None):
-            raise ValueError(f"from_config: {name} is {config[name]!r:.60}, and minitx has {value!r} only; "
+            raise ValueError(f"{caller}: {name} is {config[name]!r:.60}, and minitx has {value!r} only; "
                              f"choose another model")
 
 
@@ -139,6 +144,14 @@ def gguf_config(about: Mapping[str, Any], tied: bool) -> dict[str, Any]:
     """What a GGUF file says of its model, in the words of a config.json."""
     if (kind := about.get("general.architecture")) != "llama":
         raise ValueError(f"gguf_config: general.architecture must be llama, got {kind!r:.60}")
+    try:
+        width = about["llama.embedding_length"] // about["llama.attention.head_count"]
+    except KeyError as missing:
+        raise ValueError(f"gguf_config: the file has no {missing}; it describes no whole model") from None
+    only(about, "gguf_config", **{"llama.rope.dimension_count": width, "llama.attention.key_length": width,
+                                  "llama.attention.value_length": width, "llama.rope.scale_linear": 1})
+    if about.get("llama.rope.scaling.type") != "none":
+        only(about, "gguf_config", **{key: None for key in about if key.startswith("llama.rope.scaling.")})
     names = {"vocab_size": "vocab_size", "hidden_size": "embedding_length", "num_attention_heads": "attention.head_count",
              "num_key_value_heads": "attention.head_count_kv", "num_hidden_layers": "block_count",
              "max_position_embeddings": "context_length", "intermediate_size": "feed_forward_length",

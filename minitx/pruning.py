@@ -72,6 +72,10 @@ class Slopes(Observer):
         path, attention = self.where[id(module)]
 
         def seen(y: Tensor) -> Tensor:                                                       # (B, T, N K)
+            if not y.requires_grad:
+                raise RuntimeError(f"head_importance: no gradient will come by {path}, since nothing is tracked there; call it "
+                                   f"outside of no_grad(), for a model whose parameters require gradients")
+
             def note(dy: Array) -> None:
                 B, T, _ = y.shape
                 slopes = (y.array * dy).reshape(B, T, attention.N, attention.K).sum((1, 3))  # (B, N)
@@ -110,13 +114,17 @@ def prune(attention: MultiHeadAttention, heads: Sequence[int]) -> None:
     """
     kind("prune", MultiHeadAttention, "give one of a model's, such as model.blocks[0].attention", attention=attention)
     N, M, K = attention.N, attention.M, attention.K
-    if not all(isinstance(head, int | np.integer) and 0 <= head < N for head in heads):
-        raise ValueError(f"prune: heads are {list(heads)!r:.60}; expected whole numbers from 0 to {N - 1}")
+    try:
+        heads = list(heads)
+    except TypeError:
+        raise TypeError(f"prune: heads is a {type(heads).__name__}; expected several, such as [0, 2]") from None
+    if not all(isinstance(head, int | np.integer) and not isinstance(head, bool) and 0 <= head < N for head in heads):
+        raise ValueError(f"prune: heads are {heads!r:.60}; expected whole numbers from 0 to {N - 1}")
     keep = np.ones(N, bool)
-    keep[list(heads)] = False
+    keep[heads] = False
     groups = keep.reshape(M, N // M)                                    # heads of one row share keys and values
     if (groups.any(1) != groups.all(1)).any():
-        raise ValueError(f"prune: every {N // M} heads share keys and values, and {list(heads)} has only some of such a group; "
+        raise ValueError(f"prune: every {N // M} heads share keys and values, and {heads} has only some of such a group; "
                          f"give whole groups: 0 to {N // M - 1} are the first")
     if not keep.any():
         raise ValueError(f"prune: these are all {N} heads; keep one at least")

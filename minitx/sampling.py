@@ -9,7 +9,7 @@ import numpy as np
 
 from .backend import expecting_overflow
 from .decoding import largest
-from .options import number, whole
+from .options import kind, number, whole
 
 
 def probabilities(logits: np.ndarray, *, temperature: float = 1.0, top_k: int | None = None,
@@ -34,6 +34,11 @@ def probabilities(logits: np.ndarray, *, temperature: float = 1.0, top_k: int | 
     [[0.0, 1.0, 0.0, 0.0], [0.0, 0.67, 0.0, 0.33]]
     """
     check_sampling("probabilities", temperature, top_k, top_p)
+    kind("probabilities", np.ndarray, "give the scores of all symbols, (V), on the host", logits=logits)
+    if logits.ndim != 1 or not logits.size or logits.dtype.kind not in "iuf":
+        raise ValueError(f"probabilities: logits has shape {logits.shape} and dtype {logits.dtype}; expected real numbers (V), "
+                         f"one score for each symbol; give one row at a time")
+    check_finite("probabilities", logits)
     if temperature == 0:
         temperature, top_k = 1, 1
     with expecting_overflow():                                              # -inf / temperature, where that is tiny
@@ -63,3 +68,10 @@ def check_sampling(caller: str, temperature: float, top_k: int | None, top_p: fl
         whole(caller, top_k=top_k)
     if top_p is not None:
         number(caller, 0, 1, top_p=top_p)
+
+
+def check_finite(caller: str, logits: np.ndarray) -> None:
+    """Some scores may be -inf, symbols that never come; of the largest the others are measured."""
+    if not np.isfinite(logits.max()):
+        raise FloatingPointError(f"{caller}: the largest score of the model is {logits.max()}, so no symbol can be drawn; "
+                                 f"its parameters have blown up: train it anew, with a lower learning rate")

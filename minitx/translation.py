@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backend import to_device
-from .data.padding import length_batches, listed, pad, pair_batch
+from .data.padding import in_pairs, length_batches, listed, pad, pair_batch
 from .data.pairs import Pair
 from .data.pieces import Pieces
 from .decoding import Hypothesis, beam_search, greedy
@@ -26,6 +26,7 @@ from .tensor import Tensor, no_grad
 
 Ids = NDArray[np.int64]
 Translator = Seq2Seq | EncoderDecoder
+TOKENISERS = {"de": "13a", "zh": "zh"}         # of sacrebleu, by language
 Batch = tuple[Any, ...]
 
 
@@ -101,13 +102,15 @@ def scores(translations: Sequence[str], references: Sequence[str], language: str
     BLEU is about words (in Chinese characters) in fours, chrF about characters in sixes, so it forgives wrong endings.
     Source  Papineni et al. 2002; Popović 2015; with fixed tokenisers: Post 2018, arXiv 1804.08771
     """
+    if language not in TOKENISERS:
+        raise ValueError(f"scores: language must be one of {', '.join(TOKENISERS)}, got {language!r:.60}")
+    ours, theirs = in_pairs("scores", translations=translations, references=references)
     try:
         import sacrebleu
     except ModuleNotFoundError:
         raise ModuleNotFoundError('scores: needs the package sacrebleu: pip install "minitx[text]"') from None
-    tokenizer = "zh" if language == "zh" else "13a"
-    bleu = sacrebleu.corpus_bleu(list(translations), [list(references)], tokenize=tokenizer, force=True)
-    return {"bleu": bleu.score, "chrf": sacrebleu.corpus_chrf(list(translations), [list(references)]).score}
+    bleu = sacrebleu.corpus_bleu(ours, [theirs], tokenize=TOKENISERS[language], force=True)
+    return {"bleu": bleu.score, "chrf": sacrebleu.corpus_chrf(ours, [theirs]).score}
 
 
 def on_device(model: Translator, *arrays: np.ndarray) -> list[Any]:

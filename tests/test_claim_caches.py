@@ -85,6 +85,7 @@ def test_the_rule_about_streaming(numbers, no):
     assert [part.split(":")[0] for part, answer in verdict.parts.items() if not answer] == no
     assert verdict.word == ("holds in part" if no else "holds")
     assert script("streaming").verdict(numbers | {"error": {"RNN": 2e-4}}).word == "undecided"
+    assert script("streaming").verdict(numbers | {"error": {"RNN": 1e-6, "GRU": float("nan")}}).word == "undecided"
 
 
 @pytest.mark.parametrize("name", ["kv_cache", "streaming"])

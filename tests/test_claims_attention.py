@@ -121,11 +121,73 @@ def test_the_rule_about_averages(numbers, word):
 def test_what_leaves_the_range_of_its_values_is_seen():
     judged = script("stochastic_matrix").judged
     probs, v = np.array([[[[0.5, 0.5, 0.0], [0, 0, 0]]]]), np.array([[[[1.0], [3], [100]]]])
-    fine = judged(probs, probs @ v, v)
+    some = np.array([[[True, False]]])
+    fine = judged(probs, probs @ v, v, some)
     assert (fine["sum"], fine["least"], fine["outside"], fine["nothing"]) == (0, 0, 0, 1)
-    assert judged(probs, np.array([[[[4.0], [0]]]]), v)["outside"] == 0.01, "3 is the largest that it takes from"
-    assert judged(probs * 0.9, probs @ v, v)["sum"] == pytest.approx(0.1)
-    assert judged(probs - 0.1, probs @ v, v)["least"] == pytest.approx(-0.1)
+    assert judged(probs, np.array([[[[4.0], [0]]]]), v, some)["outside"] == 0.01, "3 is the largest that it takes from"
+    assert judged(probs * 0.9, probs @ v, v, some)["sum"] == pytest.approx(0.1)
+    assert judged(probs - 0.1, probs @ v, v, some)["least"] == pytest.approx(-0.1)
+
+
+def test_a_row_that_is_empty_or_nan_is_excused_only_where_the_mask_leaves_it_no_key():
+    judged, v = script("stochastic_matrix").judged, np.ones((1, 1, 2, 1))
+    empty, y = np.zeros((1, 1, 1, 2)), np.zeros((1, 1, 1, 1))
+    no_key = np.array([[[False]]])
+    assert judged(empty, y, v, no_key) == {"sum": 0, "least": 0, "outside": 0, "nothing": 1}
+    assert judged(empty, y + 1e-15, v, no_key)["outside"] == np.inf, "its output is 0 exactly"
+    assert judged(empty + 0.5, y, v, no_key)["sum"] == 1, "it takes nothing"
+    assert judged(empty, y, v)["sum"] == 1
+    for some in True, no_key:
+        assert np.isnan(judged(empty * np.nan, y, v, some)["sum"])
+        assert not judged(empty, y * np.nan, v, some)["outside"] < 1
+
+
+def test_which_rows_have_a_key():
+    with_a_key, mask = script("stochastic_matrix").with_a_key, np.array([[True, False], [False, False], [True, True]])
+    assert with_a_key((1, 1, 3, 2), causal=False).tolist() == [[[True, True, True]]]
+    assert with_a_key((1, 1, 3, 2), mask, causal=False).tolist() == [[[True, False, True]]]
+    assert with_a_key((1, 1, 3, 2), causal=True).tolist() == [[[False, True, True]]], "the last query sees all"
+
+
+# Not a number
+
+
+NAN = math.nan
+
+
+def test_the_worst_of_numbers_is_nan_wherever_one_is():
+    worst = script("common").worst
+    assert worst([1e-3, 2.0, 0.5]) == worst(x for x in (2.0, 1.0)) == 2 and worst([]) == 0
+    assert all(math.isnan(worst(numbers)) for numbers in ([NAN, 1.0], [1.0, NAN], [0.0, NAN, 2.0]))
+
+
+@pytest.mark.parametrize("name, numbers", [
+    ("no_order", lambda: order(without=(1e-15, NAN, 1e-15))),
+    ("sinusoid_shift", lambda: {"closed": [1e-14, NAN], "fitted": {"sinusoid": [1e-15], "learned": [1.0]}}),
+    ("sinusoid_shift", lambda: {"closed": [1e-14], "fitted": {"sinusoid": [1e-15, NAN], "learned": [1.0]}}),
+    ("softmax_scale", lambda: scale(entropy=(0.01, NAN))),
+    ("softmax_scale", lambda: scale(steady=(1.1, NAN))),
+    ("stochastic_matrix", lambda: averages(float32={"sum": NAN})),
+    ("stochastic_matrix", lambda: averages(float32={"outside": NAN})),
+    ("stochastic_matrix", lambda: averages(float32={"least": NAN})),
+    ("three_steps", lambda: {"differences": {"a": 1e-15, "b": NAN}, "wrong": {"no scale": 0.1}}),
+])
+def test_no_claim_holds_on_a_number_that_is_none(name, numbers):
+    verdict = script(name).verdict(numbers())
+    assert verdict.word != "holds" and not all([*verdict.parts.values(), *verdict.controls.values()])
+
+
+def test_what_is_measured_keeps_a_nan(monkeypatch):
+    steps, order_ = script("three_steps"), script("no_order")
+    one, bad = np.ones(2), np.array([1.0, NAN])
+    assert math.isnan(steps.furthest([one, bad], [one, one])) and math.isnan(steps.furthest([bad, one], [one, one]))
+    answers = iter([np.ones((1, order_.T, 2)), np.full((1, order_.T, 2), NAN), np.ones((1, order_.T, 2))])
+    monkeypatch.setattr(order_, "vectors", lambda model, ids: next(answers))
+    assert math.isnan(order_.moved(None, np.random.default_rng(0), 2))
+    seen = [{"sum": 0.0, "least": 0.0, "outside": 0.0, "nothing": 0}, {"sum": NAN, "least": NAN, "outside": NAN, "nothing": 1}]
+    for found in seen, seen[::-1]:
+        together = script("stochastic_matrix").together(found)
+        assert all(math.isnan(together[name]) for name in ("sum", "least", "outside")) and together["nothing"] == 1
 
 
 @pytest.mark.parametrize("differences, wrong, word", [

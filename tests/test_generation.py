@@ -112,9 +112,10 @@ def test_writing_puts_the_mode_back_also_when_nobody_reads_to_the_end():
 
 def test_writing_refuses_an_empty_prompt_and_a_negative_temperature():
     parrot = Parrot([0, 1])
-    refused(ValueError, lambda: next(generate(parrot, [], 5)), "generate: the prompt is empty", "at least one id")
-    refused(ValueError, lambda: next(generate(parrot, [0], 5, temperature=-1)), "temperature is -1; expected", "at least 0")
-    refused(TypeError, lambda: next(generate(parrot, [0], 5, rng=3)), "generate: rng is a int; expected a Generator")
+    refused(ValueError, lambda: generate(parrot, [], 5), "generate: the prompt is empty", "at least one id")
+    refused(ValueError, lambda: generate(parrot, [0], 5, temperature=-1), "temperature is -1; expected", "at least 0")
+    refused(TypeError, lambda: generate(parrot, [0], 5, rng=3), "generate: rng is a int; expected a Generator")
+    assert next(generate(parrot, [0], 5)) in (0, 1) and len(parrot.seen) == 1, "and nothing is read before it is asked for"
     assert list(generate(parrot, [0], 0)) == []
 
 

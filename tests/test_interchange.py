@@ -228,6 +228,9 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     ("bert", {"position_embedding_type": "relative_key"}, ["position_embedding_type is 'relative_key'", "'absolute' only"]),
     ("bert", {"is_decoder": True}, ["is_decoder is True"]),
     ("gpt2", {"scale_attn_weights": False}, ["scale_attn_weights is False"]),
+    ("gpt2", {"add_cross_attention": True}, ["add_cross_attention is True"]),
+    ("llama", {"partial_rotary_factor": 0.5}, ["partial_rotary_factor is 0.5"]),
+    ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, ["partial_rotary_factor is 0.5"]),
     ("llama", {"rope_scaling": {"type": "linear"}}, ["rope_scaling is {'type': 'linear'}"]),
     ("llama", {"rope_parameters": {"rope_type": "llama3"}}, ["rope_type is 'llama3'"]),
     ("llama", {"attention_bias": True}, ["attention_bias is True"]),
@@ -251,12 +254,36 @@ def test_a_config_decides_what_weights_do_not_tell():
     del newer["rope_theta"]
     assert (attention.N, attention.M, attention.rotary["base"], attention.rotary["pairing"]) == (4, 2, 1e4, "halves")
     assert from_config(newer).blocks[0].attention.rotary["base"] == 5e5
+    assert from_config(newer | {"rope_theta": None}).blocks[0].attention.rotary["base"] == 5e5
+    assert from_config(CONFIGS["llama"] | {"rope_theta": None}).blocks[0].attention.rotary["base"] == 1e4
     assert llama.final_norm.eps == 1e-5 and isinstance(llama.final_norm, nn.RMSNorm) and llama.head.b is None
 
 
+def test_a_head_of_its_own_has_no_bias_as_theirs_has_none():
+    model, other = (model_of("gpt2", seed, tie_word_embeddings=False) for seed in (0, 1))
+    tensors = interchange.tensors_of(model, "gpt2")
+    interchange.load(other, tensors, "gpt2")
+    assert tensors["lm_head.weight"].shape == (13, 12) and same(other.state_dict(), model.state_dict())
+    np.testing.assert_array_equal(other(IDS).numpy(), model(IDS).numpy())
+
+
+GGUF = {"general.architecture": "llama", "llama.vocab_size": 13, "llama.embedding_length": 32, "llama.block_count": 2,
+        "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.context_length": 9,
+        "llama.feed_forward_length": 20, "llama.rope.freq_base": 1e4, "llama.attention.layer_norm_rms_epsilon": 1e-5}
+
+
+@pytest.mark.parametrize("key, value, fine", [
+    ("rope.dimension_count", 4, 8), ("attention.key_length", 16, 8), ("attention.value_length", 16, 8),
+    ("rope.scale_linear", 2.0, 1.0), ("rope.scaling.type", "yarn", "none"), ("rope.scaling.factor", 4.0, None)])
+def test_what_a_gguf_file_wants_and_is_not_here_is_refused(key, value, fine):
+    refused(ValueError, lambda: gguf_config(GGUF | {f"llama.{key}": value}, True), f"gguf_config: llama.{key} is {value!r}")
+    assert gguf_config(GGUF | {f"llama.{key}": fine}, True) == gguf_config(GGUF, True)
+
+
 def test_a_gguf_file_tells_its_config():
-    about = {"general.architecture": "llama", "llama.vocab_size": 13, "llama.embedding_length": 32, "llama.block_count": 2,
-             "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.context_length": 9,
-             "llama.feed_forward_length": 20, "llama.rope.freq_base": 1e4, "llama.attention.layer_norm_rms_epsilon": 1e-5}
-    assert gguf_config(about, tied=False) | {"hidden_act": "silu"} == CONFIGS["llama"] | {"tie_word_embeddings": False}
+    unscaled = GGUF | {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}
+    assert gguf_config(unscaled, True) == gguf_config(GGUF, True), "a factor of no scaling is none"
+    lacking = {key: value for key, value in GGUF.items() if key != "llama.embedding_length"}
+    refused(ValueError, lambda: gguf_config(lacking, True), "gguf_config: the file has no 'llama.embedding_length'")
+    assert gguf_config(GGUF, tied=False) | {"hidden_act": "silu"} == CONFIGS["llama"] | {"tie_word_embeddings": False}
     refused(ValueError, lambda: gguf_config({"general.architecture": "rwkv"}, True), "must be llama, got 'rwkv'")

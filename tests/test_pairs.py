@@ -113,7 +113,33 @@ def test_pieces_refuse_what_makes_no_sense(pieces, tmp_path):
     refused(TypeError, lambda: Pieces.learn("a text"), "Pieces.learn", "a str", "several")
     refused(TypeError, lambda: pieces.encode(["low"]), "Pieces.encode", "list")
     refused(ValueError, lambda: pieces.decode([270]), "Pieces.decode", "270")
+    refused(ValueError, lambda: pieces.encode("ab\ud800"), "Pieces.encode: '\\ud800' at position 2", "surrogate")
     refused(FileNotFoundError, lambda: Pieces.load(tmp_path / "no.json"), "Pieces.load", "no.json", "learn them")
+
+
+@pytest.mark.parametrize("text", [b"no JSON", b"{}", b"\xff"])
+def test_a_file_of_no_tokenizer_is_refused(text, tmp_path):
+    (tmp_path / "bad.json").write_bytes(text)
+    refused(ValueError, lambda: Pieces.load(tmp_path / "bad.json"), "Pieces.load: ", "bad.json", "cannot be read")
+
+
+@pytest.mark.parametrize("change", [
+    lambda about: about["model"]["vocab"].update({"<start>": 1, "<stop>": 0}),
+    lambda about: about["model"]["vocab"].update({"龙": 270}),
+    lambda about: about.update(model={"type": "WordLevel", "unk_token": "?", "vocab": about["model"]["vocab"]}),
+    lambda about: about.update(pre_tokenizer={"type": "Whitespace"}),
+    lambda about: about["pre_tokenizer"].update(add_prefix_space=True),
+    lambda about: about.update(normalizer={"type": "Lowercase"}),
+    lambda about: about.update(post_processor={"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}),
+], ids=["other ids", "no bytes", "words", "split elsewhere", "a space in front", "small letters", "something behind"])
+def test_a_tokenizer_of_another_kind_is_refused(pieces, change, tmp_path):
+    about = json.loads(pieces.tokenizer.to_str())
+    about["added_tokens"] = []
+    (tmp_path / "own.json").write_text(json.dumps(about), encoding="utf-8")
+    assert len(Pieces.load(tmp_path / "own.json")) == 270
+    change(about)
+    (tmp_path / "other.json").write_text(json.dumps(about), encoding="utf-8")
+    refused(ValueError, lambda: Pieces.load(tmp_path / "other.json"), "Pieces.load: ", "other.json", "of another kind")
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):

@@ -15,6 +15,7 @@ from minitx import pretrained
 from minitx.data import pad
 from minitx.generation import generate
 
+from .common import refused
 from .test_published import load, or_skip, run
 
 published = pytest.mark.published
@@ -142,6 +143,7 @@ def test_padding_has_no_part_in_the_vector_of_a_sentence():
         def encode(self, text):
             return type("Encoding", (), {"ids": [int(digit) for digit in text]})
 
+    refused(TypeError, lambda: pretrained.sentence_vectors(encoder, Digits(), "123"), "sentence_vectors", "several sentences")
     texts = ["123", "45", "678123"]
     ids, lengths = pad([Digits().encode(text).ids for text in texts])
     hidden = encoder(ids, lengths).numpy()

@@ -108,6 +108,9 @@ def test_importance_without_anything_to_see_is_refused():
     refused(ValueError, lambda: head_importance(model, []), "no gradient came by blocks.0.attention, blocks.1.attention")
     refused(TypeError, lambda: head_importance(nn.TransformerBlock(4, 2), []), "a TransformerBlock has no loss of its own")
     refused(TypeError, lambda: head_importance("model", []), "head_importance: model is a str")
+    with mx.no_grad():
+        refused(RuntimeError, lambda: head_importance(model, [(IDS, TARGETS)]),
+                "head_importance: no gradient will come by blocks.0.attention", "outside of no_grad()")
 
 
 # Pruning
@@ -186,6 +189,7 @@ def test_of_every_layer_the_best_head_stays():
 
 @pytest.mark.parametrize("options, heads, parts", [
     ({}, [4], ["heads are [4]", "0 to 3"]), ({}, [-1], ["heads are [-1]"]), ({}, [0.5], ["heads are [0.5]"]),
+    ({}, [True], ["heads are [True]"]),
     ({}, [3, 1, 0, 2], ["all 4 heads", "keep one"]), ({"M": 2}, [1, 2], ["every 2 heads share", "0 to 1 are the first"]),
     ({"M": 1}, [0], ["every 4 heads share"]),
 ])
@@ -195,3 +199,4 @@ def test_what_cannot_be_pruned_is_refused_and_changes_nothing(options, heads, pa
     refused(ValueError, lambda: prune(attention, heads), "prune: ", *parts)
     assert same(attention.state_dict(), before) and attention.N == 4
     refused(TypeError, lambda: prune(language_model(), heads), "attention is a TransformerLM")
+    refused(TypeError, lambda: prune(attention, 1), "prune: heads is a int; expected several")

@@ -99,6 +99,19 @@ def test_a_draw_takes_one_number_whatever_is_left_and_the_likeliest_none():
         assert rng.random() == other.random()
 
 
+@pytest.mark.parametrize("logits", [[math.nan, 1], [1, math.nan, 2], [math.inf, 0], [-math.inf] * 2], ids=str)
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}, {"temperature": 0}], ids=str)
+def test_scores_that_have_no_largest_are_refused(logits, options):
+    refused(FloatingPointError, lambda: probabilities(np.array(logits), **options),
+            "probabilities: the largest score of the model is", "blown up")
+
+
+def test_scores_are_an_array_of_one_row():
+    refused(TypeError, lambda: probabilities([0.5, 1.0]), "probabilities: logits is a list; expected a ndarray")
+    for logits in (np.ones((2, 3)), np.ones(0), np.array(1.0), np.array([True]), np.array(["x"]), np.array([1j])):
+        refused(ValueError, lambda logits=logits: probabilities(logits), f"probabilities: logits has shape {logits.shape}")
+
+
 def test_what_makes_no_sense_is_refused():
     for options, parts in (({"top_k": 0}, "top_k is 0; expected a whole number of at least 1"),
                            ({"top_k": 1.5}, "top_k is 1.5"),

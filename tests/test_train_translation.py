@@ -74,6 +74,12 @@ def test_train_translation(trainer, model, pair, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out" / f"{stem}.png").exists() == (model == "lstm")
 
 
+def test_a_beam_for_less_than_no_sentences_is_refused(trainer, capsys):
+    with pytest.raises(SystemExit):
+        options(trainer, "--beam", "-1")
+    assert "--beam: -1; expected at least 0" in capsys.readouterr().err and options(trainer, "--beam", "0").beam == 0
+
+
 def test_a_missing_package_is_told_before_anything_is_trained(trainer, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(SystemExit, match="sacrebleu"):
@@ -177,6 +183,9 @@ def test_the_race_is_run_once_and_told(undrawn, monkeypatch, capsys):
     assert Path("out/claims/translation_race.png").exists()
     monkeypatch.setattr(undrawn, "learn", None)                                     # the second time nothing is trained
     assert run("translation_race", monkeypatch, "--steps", "4", "3", "--probe", "4")["numbers"] == results["numbers"]
+    for other in ("--probe", "5"), ("--probe", "4", "--device", "strict"):
+        with pytest.raises(TypeError, match="not callable"):                        # but what was asked otherwise is
+            run("translation_race", monkeypatch, "--steps", "4", "3", *other)
 
 
 def test_the_full_race_takes_the_best_rate_of_short_trainings(monkeypatch):

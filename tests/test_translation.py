@@ -135,6 +135,11 @@ def test_options_without_sense_are_refused():
     refused(ValueError, lambda: translate(Copier(), Letters(), ["a"], B=0), "translate", "B is 0")
 
 
+def test_a_single_text_is_not_several_sentences():
+    refused(TypeError, lambda: translate(Copier(), Letters(), "abc"), "translate", "got a str", "several sentences")
+    assert translate(Copier(), Letters(), iter(["abc", "b"])) == ["ABC", "B"]
+
+
 # A translator with one table
 
 
@@ -198,7 +203,20 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     refused(ModuleNotFoundError, lambda: scores(["a"], ["a"], "de"), "sacrebleu", 'pip install "minitx[text]"')
 
 
+def test_scores_of_other_languages_or_of_unequally_many_are_refused():
+    refused(ValueError, lambda: scores(["a"], ["a"], "fr"), "scores: language", "de, zh", "'fr'")
+    refused(ValueError, lambda: scores(["a", "b"], ["a"], "de"), "scores", "2 translations and 1 references")
+    refused(TypeError, lambda: scores("a", ["a"], "de"), "scores", "got a str", "several translations")
+
+
 # Alignments
+
+
+def test_alignments_are_of_as_many_translations_as_sentences():
+    model = model_of("multiplicative")
+    refused(ValueError, lambda: alignments(model, Letters(), ["abc", "b"], ["AB"]), "alignments",
+            "2 sentences and 1 translations")
+    refused(TypeError, lambda: alignments(model, Letters(), "abc", "ABC"), "alignments", "several sentences")
 
 
 @every_device

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from common import Verdict, one_thread, options, report, table
+from common import Verdict, one_thread, options, report, table, worst
 
 import minitx as mx
 from minitx import Tensor, ops

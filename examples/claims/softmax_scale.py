@@ -19,7 +19,7 @@ import math
 from typing import Any
 
 import numpy as np
-from common import Verdict, agreed, one_thread, options, report, table
+from common import Verdict, agreed, one_thread, options, report, table, worst
 
 from minitx import ops
 

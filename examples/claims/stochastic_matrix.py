@@ -44,7 +44,8 @@ class Averages(mx.Observer):
         def looked_at(*arrays: Any, **static: Any) -> Any:
             shown: list[np.ndarray] = []
             y, backward = vjp(*arrays, **{**static, "watch": lambda name, probs, step: shown.append(probs.copy())})
-            self.seen.append((shown[0], y, arrays[2], with_a_key(shown[0].shape, *arrays[3:4], causal=static.get("causal", False))))
+            some = with_a_key(shown[0].shape, *arrays[3:4], causal=static.get("causal", False))
+            self.seen.append((shown[0], y, arrays[2], some))
             return y, backward
 
         return looked_at if op is ops.attention else vjp

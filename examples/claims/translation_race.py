@@ -44,7 +44,8 @@ Run = dict[str, Any]
 def trained(name: str, steps: int, seed: int, lr: float | None, args: argparse.Namespace) -> Run:
     """What came of one training: from the file, from its checkpoint on, or from the beginning."""
     rate = lr or translation.PRESETS[MODELS[name]]["lr"]
-    place = Path(args.out) / "claims" / "translation_race" / f"seed{seed}_rate{rate:g}_steps{steps}"
+    where = f"seed{seed}_rate{rate:g}_steps{steps}_probe{args.probe}_{args.device.replace(':', '')}"
+    place = Path(args.out) / "claims" / "translation_race" / where
     asked = ["--model", MODELS[name], "--steps", steps, "--lr", rate, "--seed", seed, "--device", args.device, "--out", place,
              "--every", max(1, min(100, steps // 8)), "--beam", 0, "--probe", args.probe]
     told = translation.arguments(list(map(str, asked)))

@@ -149,3 +149,12 @@ def listed(caller: str, rows: Iterable, of: str = "rows of ids") -> list:
     if isinstance(rows, str) or not isinstance(rows, Iterable) or getattr(rows, "ndim", 1) == 0:
         raise TypeError(f"{caller}: got a {type(rows).__name__}; expected several {of}")
     return list(rows)
+
+
+def in_pairs(caller: str, **lists: Iterable) -> list[list]:
+    """Several rows of each as lists, or an error in the name of the caller: ValueError where there are not equally many."""
+    found = [listed(caller, rows, name) for name, rows in lists.items()]
+    if len(set(map(len, found))) > 1:
+        counts = " and ".join(f"{len(rows)} {name}" for name, rows in zip(lists, found))
+        raise ValueError(f"{caller}: got {counts}; expected as many of each")
+    return found

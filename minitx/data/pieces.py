@@ -76,7 +76,16 @@ class Pieces:
         """Read what `save` wrote."""
         if not Path(path).is_file():
             raise FileNotFoundError(f"Pieces.load: there is no file {str(path)!r}; learn them from texts, and save them there")
-        return cls(library().Tokenizer.from_str(Path(path).read_text(encoding="utf-8")))
+        tokenizers, data = library(), Path(path).read_bytes()
+        try:
+            tokenizer = tokenizers.Tokenizer.from_str(data.decode())
+        except Exception as error:                  # of no narrower class
+            raise ValueError(f"Pieces.load: {str(path)!r} cannot be read ({' '.join(str(error).split())}); give a file that "
+                             f"Pieces.save wrote") from None
+        if not fits(tokenizer, tokenizers):
+            raise ValueError(f"Pieces.load: {str(path)!r} has a tokenizer of another kind; expected pairs of bytes, with ids 0 "
+                             f"and 1 for {' and '.join(SPECIAL)}; give a file that Pieces.save wrote")
+        return cls(tokenizer)
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()
@@ -84,6 +93,11 @@ class Pieces:
     def encode(self, text: str) -> NDArray[np.int64]:
         """The ids of a text, int64 (N)."""
         kind("Pieces.encode", str, "give one text at a time", text=text)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"Pieces.encode: {text[error.start]!r} at position {error.start} is half of a character, a lone "
+                             f"surrogate, and has no bytes; text.encode('utf-8', 'replace').decode() replaces it") from None
         return np.array(self.tokenizer.encode(text).ids, np.int64)
 
     def decode(self, ids: ArrayLike) -> str:
@@ -98,6 +112,16 @@ class Pieces:
 
     def _bytes(self, i: int) -> bytes:
         return bytes(BYTES[letter] for letter in self.tokenizer.id_to_token(i))
+
+
+def fits(tokenizer: Any, tokenizers: Any) -> bool:
+    """Whether a tokenizer is of the kind that `Pieces.learn` makes, so that any text comes back from its ids."""
+    pieces, split = tokenizer.get_vocab(), tokenizer.pre_tokenizer
+    return (isinstance(tokenizer.model, tokenizers.models.BPE)
+            and isinstance(split, tokenizers.pre_tokenizers.ByteLevel) and not split.add_prefix_space
+            and tokenizer.normalizer is None and tokenizer.post_processor is None
+            and tuple(map(tokenizer.id_to_token, range(len(SPECIAL)))) == SPECIAL
+            and pieces.keys() >= BYTES.keys() >= set("".join(pieces)))
 
 
 def byte_letters() -> dict[str, int]:
