@@ -119,6 +119,7 @@ def test_pieces_refuse_what_makes_no_sense(pieces, tmp_path):
 
 @pytest.mark.parametrize("text", [b"no JSON", b"{}", b"\xff"])
 def test_a_file_of_no_tokenizer_is_refused(text, tmp_path):
+    pytest.importorskip("tokenizers", reason='pieces need tokenizers: pip install "minitx[text]"')
     (tmp_path / "bad.json").write_bytes(text)
     refused(ValueError, lambda: Pieces.load(tmp_path / "bad.json"), "Pieces.load: ", "bad.json", "cannot be read")
 

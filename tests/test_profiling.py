@@ -1,5 +1,7 @@
 """The profile: it counts every call, its FLOPs are those that were done, and it changes nothing."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -80,7 +82,7 @@ def test_the_table_has_a_line_for_every_op_and_their_sum():
     assert header.split()[:2] == ["op", "calls"]
     assert {line.split()[0] for line in lines} == {*p.rows, "all"} and lines[-1].startswith("all")
     seconds = [float(line.split()[2]) + float(line.split()[3]) for line in lines[:-1]]
-    assert seconds == sorted(seconds, reverse=True)
+    assert all(after <= before + 0.015 for before, after in pairwise(seconds)), "most first, but for the rounding of both"
 
 
 # By module
