@@ -173,3 +173,18 @@ def test_an_index_that_changes_after_the_forward_pass_does_not_lead_the_gradient
     ids[...], mask[...] = 2, True
     assert [to_host(b(to_device(np.ones((2, 2)), device))).tolist() for b in backwards] == [
         [[1, 1], [1, 1], [0, 0]], [[1, 1], [0, 0], [1, 1]]]
+
+
+@pytest.mark.parametrize("op, gates, states, biases", [(ops.rnn, 1, 1, 1), (ops.gru, 3, 1, 2), (ops.lstm, 4, 2, 1)],
+                         ids=["rnn", "gru", "lstm"])
+def test_a_state_that_is_not_finite_stays_out_of_the_weights_in_the_padding(op, gates, states, biases):
+    """0 · ∞ is NaN, so behind its end a sequence reads a state of zero: in the fast op and in the readable one."""
+    rng = np.random.default_rng(0)
+    starts = [rng.standard_normal((2, 3)) for _ in range(states)]
+    for start in starts:
+        start[1] = np.inf                                                    # of a sequence without a step
+    weights = [rng.standard_normal(shape) for shape in ((2, 3 * gates), (3, 3 * gates), *[(3 * gates,)] * biases)]
+    for form in (op, op.reference):
+        out, backward = form.vjp(rng.standard_normal((2, 4, 2)), *starts, *weights, np.array([4, 0]))
+        grads = backward(*(np.ones_like(y) for y in out))
+        assert all(np.isfinite(d).all() for d in grads if d is not None)
