@@ -177,14 +177,33 @@ def test_an_index_that_changes_after_the_forward_pass_does_not_lead_the_gradient
 
 @pytest.mark.parametrize("op, gates, states, biases", [(ops.rnn, 1, 1, 1), (ops.gru, 3, 1, 2), (ops.lstm, 4, 2, 1)],
                          ids=["rnn", "gru", "lstm"])
-def test_a_state_that_is_not_finite_stays_out_of_the_weights_in_the_padding(op, gates, states, biases):
-    """0 · ∞ is NaN, so behind its end a sequence reads a state of zero: in the fast op and in the readable one."""
+def test_what_is_not_finite_in_the_padding_stays_out_of_the_weights(op, gates, states, biases):
+    """0 · ∞ is NaN, so behind its end a sequence reads inputs and a state of zero: in the fast op and in the readable one."""
     rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 4, 2))
+    x[1] = np.nan
     starts = [rng.standard_normal((2, 3)) for _ in range(states)]
     for start in starts:
         start[1] = np.inf                                                    # of a sequence without a step
     weights = [rng.standard_normal(shape) for shape in ((2, 3 * gates), (3, 3 * gates), *[(3 * gates,)] * biases)]
     for form in (op, op.reference):
-        out, backward = form.vjp(rng.standard_normal((2, 4, 2)), *starts, *weights, np.array([4, 0]))
+        out, backward = form.vjp(x, *starts, *weights, np.array([4, 0]))
         grads = backward(*(np.ones_like(y) for y in out))
         assert all(np.isfinite(d).all() for d in grads if d is not None)
+
+
+@mx.op("x (B, D), h (B, H), W (D, H), b? (H) -> h_next (B, H)")
+def summing_cell(x, h, W, b=None):
+    def backward(dh_next):
+        return dh_next @ W.T, dh_next, x.T @ dh_next, None if b is None else dh_next.sum(0)
+
+    return x @ W + h + (0 if b is None else b), backward
+
+
+@pytest.mark.parametrize("lengths", [None, np.array([3, 1])], ids=["whole", "with lengths"])
+def test_unroll_leaves_out_the_weight_that_its_cell_leaves_out(lengths):
+    x, h, W = (np.random.default_rng(0).standard_normal(shape) for shape in ((2, 3, 2), (2, 4), (2, 4)))
+    runs = [ops.unroll(summing_cell).vjp(x.astype("float32"), h.astype("float32"), W.astype("float32"), b, lengths)
+            for b in (None, np.zeros(4, "float32"))]
+    (*without, no_db, _), (*given, db, _) = (backward(np.ones_like(hs), np.ones_like(end)) for (hs, end), backward in runs)
+    assert no_db is None and db.shape == (4,) and all(np.array_equal(a, b) for a, b in zip(without, given, strict=True))
