@@ -218,8 +218,8 @@ def embedding(ids, table):
     return (np.arange(len(table)) == ids[..., None]).astype(float) @ table   # one-hot rows
 
 
-@oracle_of("attention", "textbook_attention")
-def attention(q, k, v, mask=None, bias=None, keep=None, causal=False, scale=None, p=0.0):
+@oracle_of("attention", "textbook_attention", "flash_attention")
+def attention(q, k, v, mask=None, bias=None, keep=None, causal=False, scale=None, p=0.0, tile=None):
     B, N, Tq, K = q.shape
     Tk, y = k.shape[2], np.zeros((B, N, Tq, v.shape[3]))
     mask = np.broadcast_to(True if mask is None else mask, (B, N, Tq, Tk))
@@ -320,6 +320,19 @@ def walk(cell, states):
 oracle_of("rnn", "unroll(rnn_cell)")(walk(rnn_cell, states=1))
 oracle_of("gru", "unroll(gru_cell)")(walk(gru_cell, states=1))
 oracle_of("lstm", "unroll(lstm_cell)")(walk(lstm_cell, states=2))
+
+
+def steps(cell, states):
+    """The oracle of the steps alone: inputs that go straight to the units, by an identity for W."""
+    def sequence(a, *rest, **static):
+        width = a.shape[-1]
+        return walk(cell, states)(a, *rest[:states], np.eye(width), rest[states], np.zeros(width), *rest[states + 1:], **static)
+    return sequence
+
+
+oracle_of("rnn_steps")(steps(rnn_cell, states=1))
+oracle_of("gru_steps")(steps(gru_cell, states=1))
+oracle_of("lstm_steps")(steps(lstm_cell, states=2))
 
 
 @oracle_of("reverse")

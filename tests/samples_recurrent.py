@@ -63,6 +63,34 @@ def lstm(rng):
         yield call(*draw(rng, (B, T, D), 2, H, gates=4), lengths(B, T))
 
 
+def steps(rng, B, T, H, states, gates, biases=0):
+    """What the inputs bring to all steps, the states, U and its biases."""
+    a, *starts, _, U, bU = draw(rng, (B, T, gates * H), states, H, gates)
+    return a, *starts, U, *[bU] * biases
+
+
+@samples_of("rnn_steps")
+def rnn_steps(rng):
+    for k, (B, T, _, H) in enumerate(SEQUENCES):
+        yield call(*steps(rng, B, T, H, 1, 1), activation=ACTIVATIONS[k % 3])
+        yield call(*steps(rng, B, T, H, 1, 1), lengths(B, T))
+
+
+@samples_of("gru_steps")
+def gru_steps(rng):
+    for B, T, _, H in SEQUENCES:
+        yield call(*steps(rng, B, T, H, 1, 3, biases=1))
+        yield call(*steps(rng, B, T, H, 1, 3, biases=1), lengths(B, T))
+
+
+@samples_of("lstm_steps")
+def lstm_steps(rng):
+    for B, T, _, H in SEQUENCES:
+        yield call(*steps(rng, B, T, H, 2, 4))
+        yield call(*steps(rng, B, T, H, 2, 4), lengths(B, T))
+    yield call(*steps(rng, 2, 2, 16, 2, 4))                                                  # U in panels
+
+
 @samples_of("reverse")
 def reverse(rng):
     for k, (B, T, D, _) in enumerate(SEQUENCES):

@@ -4,10 +4,14 @@ Every op that adds up gets N rows of one number (or a gradient of ones for N row
 Rows have two columns: a single one, or the last axis, is added up pairwise by NumPy, and only goes wrong when it is HUGE.
 """
 
+import dataclasses
+from unittest import mock
+
 import numpy as np
 import pytest
 
 import minitx as mx
+from minitx import backend
 
 from .harness import DEVICES, call, on_host, run
 
@@ -72,3 +76,38 @@ def test_long_sums_are_wide(op, sample, device):
         if exact is not None:
             size = abs(exact).max()
             assert abs(ours - exact).max() < 1e-2 * (size if size > 1e-6 else 1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op, others", [("layer_norm", [[300.0, 300], [0, 0]]), ("rms_norm", [[300.0, 300]])])
+def test_norms_multiply_widely(op, others, device):
+    """300 · 300 is infinity in float16, and stands in x², and in dy gamma."""
+    sample = call(np.array([[300.0, -300]]), *map(np.array, others))
+    narrow, exact = (run(mx.OPS[op], s) for s in (sample.cast("float16").on(device), sample))
+    dy = np.array([[300.0, 300]])
+    ours = on_host(narrow.gradients((backend.to_device(dy.astype("float16"), device),)))
+    for a, b in zip(ours, exact.gradients((dy,))):
+        np.testing.assert_allclose(a, b.astype("float16"), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_cross_entropy_subtracts_widely(device):
+    """One loss of 120,000, which float16 does not hold, and three near 0: on average 30,000, which it does."""
+    logits = np.array([[60_000, -60_000], *[[0, -20]] * 3], "float16")
+    loss, _ = mx.ops.cross_entropy.vjp(*(backend.to_device(a, device) for a in (logits, np.array([1, 0, 0, 0]))))
+    assert on_host([loss])[0] == 30_000
+
+
+@pytest.mark.parametrize("blas", [True, False])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_sums_by_products_and_sums_by_sum_are_equal_and_wide(dtype, blas):
+    """NumPy goes one way and CuPy the other; a GPU is not needed to see that they lead to the same place."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(2e4, 3e4, (3, 5, 7)).astype(dtype)                       # the sum of three is too large for float16
+    weights = rng.uniform(2, 3, 7).astype(backend.wide(x))
+    with mock.patch.dict(backend._BY_TYPE, {np.ndarray: dataclasses.replace(backend.device("cpu"), blas=blas)}):
+        found = backend.row_sum(x), backend.row_sum(x, weights), backend.column_sum(x)
+    exact = x.astype("float64")
+    for a, b in zip(found, (exact.sum(-1, keepdims=True), (exact * weights).sum(-1, keepdims=True), exact.sum((0, 1)))):
+        assert a.dtype == backend.wide(x) and a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=1e-14 if dtype == "float64" else 1e-6)

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from minitx.op import Op
 
 MATHEMATICS = ("minitx.ops.", "minitx.backend.wide", "minitx.backend.narrow", "minitx.backend.total",
+               "minitx.backend.row_sum", "minitx.backend.column_sum", "minitx.backend.clear_rows",
+               "minitx.backend.panels", "minitx.backend.product",
                "minitx.backend.scatter_add", "minitx.backend.erfc")
 
 

@@ -7,7 +7,7 @@ Read next: `nn/module.py`, how ops become models; before this `textbook.py`, the
 
 import math
 
-from ..backend import array_module, wide
+from ..backend import array_module, row_sum
 from ..op import op
 from .basic import unbroadcast
 from .dropout import dropout
@@ -55,7 +55,7 @@ def attention(q, k, v, mask=None, bias=None, keep=None, *, causal=False, scale=N
         top = probs.max(-1, keepdims=True)
         probs -= top if plain else xp.where(top == -math.inf, 0, top)
     xp.exp(probs, out=probs)
-    total = probs.sum(-1, dtype=wide(q), keepdims=True)
+    total = row_sum(probs)
     probs /= total if plain else xp.where(total == 0, 1, total)
     if watch:
         watch("probs", probs, None)
@@ -67,7 +67,7 @@ def attention(q, k, v, mask=None, bias=None, keep=None, *, causal=False, scale=N
         dscores = (rows(dy) @ v.swapaxes(-1, -2)).reshape(B, N, Tq, Tk)                      # dkept
         if through_dropout:
             dscores = through_dropout(dscores)[0]                                            # 3
-        dscores -= (dy * y).sum(-1, keepdims=True)                                           # 2  Σ dprobs probs = Σ dy y
+        dscores -= row_sum(dy * y)                                                           # 2  Σ dprobs probs = Σ dy y
         dscores *= probs
         dq, dk = rows(dscores) @ k, rows(dscores).swapaxes(-1, -2) @ rows(q)                 # 1
         dq *= scale

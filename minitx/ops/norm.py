@@ -3,7 +3,7 @@
 Read next: `recurrent.py`, where an op is a step through time.
 """
 
-from ..backend import array_module, wide
+from ..backend import array_module, column_sum, row_sum, wide
 from ..op import op
 
 
@@ -25,7 +25,7 @@ def layer_norm(x, gamma, beta, *, eps=1e-5):
 
         dx = rstd (dxhat - mean(dxhat) - xhat mean(dxhat xhat)),    dxhat = dy gamma
 
-    Keeps xhat, rstd and gamma.
+    Both means are sums over dy with the weights gamma. Keeps xhat, rstd and gamma.
 
     Stable  the variance is taken of the centred row; mean(x²) - mean(x)² loses all its digits when the mean is large
     Source  Ba, Kiros & Hinton 2016, arXiv 1607.06450; derived in docs/derivations/layer_norm.md
@@ -35,18 +35,22 @@ def layer_norm(x, gamma, beta, *, eps=1e-5):
     [[-1.0, 1.0], [-1.0, 1.0], [-1.0, 1.0]]
     """
     check_eps(eps)
-    xp, dtype, leading = array_module(x), x.dtype, tuple(range(x.ndim - 1))
-    rows = x.astype(wide(x), copy=False)
-    centred = rows - rows.mean(-1, keepdims=True)                                            # 1
-    rstd = 1 / xp.sqrt((centred * centred).mean(-1, keepdims=True) + eps)                    # 2
-    xhat = centred * rstd                                                                    # 3
-    y = gamma * xhat + beta                                                                  # 4
+    xp, dtype, D = array_module(x), x.dtype, x.shape[-1]
+    rows, gamma = x.astype(wide(x), copy=False), gamma.astype(wide(x), copy=False)
+    xhat = rows - rows.sum(-1, keepdims=True) / D       # 1  centred; `sum` adds in pairs and loses less than row_sum
+    rstd = 1 / xp.sqrt(row_sum(xhat * xhat) / D + eps)                                       # 2
+    xhat *= rstd                                                                             # 3
+    y = gamma * xhat                                                                         # 4
+    y += beta
 
     def backward(dy):
-        dgamma, dbeta = (dy * xhat).sum(leading), dy.sum(leading, dtype=rstd.dtype)          # 4
-        dxhat = dy * gamma
-        along_1, along_xhat = dxhat.mean(-1, keepdims=True), (dxhat * xhat).mean(-1, keepdims=True)
-        dx = rstd * (dxhat - along_1 - xhat * along_xhat)                                    # 3, 2, 1
+        dgammas = dy * xhat
+        dgamma, dbeta = column_sum(dgammas), column_sum(dy)                                  # 4
+        along_1, along_xhat = row_sum(dy, gamma) / D, row_sum(dgammas, gamma) / D
+        dx = dy * gamma                                                                      # dxhat
+        dx -= along_1
+        dx -= xhat * along_xhat
+        dx *= rstd                                                                           # 3, 2, 1
         return dx.astype(dtype, copy=False), dgamma.astype(dtype, copy=False), dbeta.astype(dtype, copy=False)
 
     return y.astype(dtype, copy=False), backward
@@ -73,15 +77,18 @@ def rms_norm(x, gamma, *, eps=1e-6):
     ([1.0, 1.0], True)
     """
     check_eps(eps)
-    xp, dtype, leading = array_module(x), x.dtype, tuple(range(x.ndim - 1))
-    rows = x.astype(wide(x), copy=False)
-    rstd = 1 / xp.sqrt((rows * rows).mean(-1, keepdims=True) + eps)                          # 1
+    xp, dtype, D = array_module(x), x.dtype, x.shape[-1]
+    rows, gamma = x.astype(wide(x), copy=False), gamma.astype(wide(x), copy=False)
+    rstd = 1 / xp.sqrt(row_sum(rows * rows) / D + eps)                                       # 1
     xhat = rows * rstd                                                                       # 2
     y = gamma * xhat                                                                         # 3
 
     def backward(dy):
-        dgamma, dxhat = (dy * xhat).sum(leading), dy * gamma                                 # 3
-        dx = rstd * (dxhat - xhat * (dxhat * xhat).mean(-1, keepdims=True))                  # 2, 1
+        dgammas = dy * xhat
+        dgamma = column_sum(dgammas)                                                         # 3
+        dx = dy * gamma                                                                      # dxhat
+        dx -= xhat * (row_sum(dgammas, gamma) / D)
+        dx *= rstd                                                                           # 2, 1
         return dx.astype(dtype, copy=False), dgamma.astype(dtype, copy=False)
 
     return y.astype(dtype, copy=False), backward

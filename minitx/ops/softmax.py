@@ -5,8 +5,9 @@ Read next: `linear.py`, where the parameters are.
 
 import math
 
-from ..backend import array_module, total, wide
+from ..backend import array_module, clear_rows, row_sum, total, wide
 from ..op import op
+from ..waits import within
 
 
 @op("x (...) -> y (...)")
@@ -116,15 +117,15 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
     check_ids(truth, V, "targets", f"; padding must be ignore_index = {ignore_index}")
 
     rows = logits.reshape(n, V).astype(wide(logits), copy=False)
-    e, shifted = shifted_exp(rows, -1)                                                       # 1  (n, V)
-    xp.copyto(e, 0, where=~counts[:, None])
-    denominator = e.sum(-1)                                                                  # 2  (n)
-    denominator = xp.where(denominator == 0, 1, denominator)     # of a row of -inf, whose loss is then inf
-    s = label_smoothing
-    losses = xp.log(denominator) - (1 - s) * shifted[xp.arange(n), truth]                    # 3  (n)
+    shifted, s = rows - peak(rows, -1), label_smoothing                                      # 1  (n, V)
+    at_truth = (1 - s) * shifted[xp.arange(n), truth]                                        # (n)
     if s:
-        losses -= s * shifted.mean(-1)
-    losses = xp.where(counts, losses, 0)
+        at_truth += s * shifted.mean(-1)
+    e = xp.exp(shifted, out=shifted)                             # in its place: nothing else here is as large
+    clear_rows(e, ~counts)
+    denominator = row_sum(e)[:, 0]                                                           # 2  (n)
+    denominator = xp.where(denominator == 0, 1, denominator)     # of a row of -inf, whose loss is then inf
+    losses = xp.where(counts, xp.log(denominator) - at_truth, 0)                             # 3  (n)
     counted = xp.maximum(counts.sum(dtype=rows.dtype), 1)
     loss = losses.reshape(shape[:-1]) if reduction == "none" else losses.sum() / (counted if reduction == "mean" else 1)
 
@@ -141,6 +142,6 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
 
 def check_ids(ids, size, name, remedy=""):
     """Ids must be in [0, size). NumPy would count negative ones from the end, CuPy wrap those that are too large."""
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= size):
+    if not within(ids, 0, size - 1):
         low, high = int(ids.min()), int(ids.max())
         raise IndexError(f"{name} must be from 0 to {size - 1}, got {low if low < 0 else high}{remedy}")
