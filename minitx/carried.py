@@ -9,6 +9,8 @@ Read next: `training.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from .backend import Array, array_module, to_device, to_host
@@ -25,7 +27,7 @@ class Carried(LanguageModel):
     that is as long as the text gives the full gradient.
 
     Train one and evaluate another, `evaluate(Carried(model), ...)`: each has a place of its own in a text. Where a state is
-    not finite any more, the next batch starts from the first state again.
+    not finite any more, the next batch starts from the first state again, as plain numbers too.
 
     Source  Williams & Peng 1990, An efficient gradient-based algorithm for on-line training of recurrent network trajectories
     """
@@ -34,6 +36,7 @@ class Carried(LanguageModel):
         kind("Carried", RecurrentLM, "give a minitx.models.RecurrentLM", model=model)
         self.model, self.state, self.context = model, None, None
 
+    divisible = False                   # which state belongs to which row, only the whole batch says
     state: tuple[Array, ...] | None     # h, or h and c, (S, B, H) each; None: from the start
 
     def forward(self, ids: Any) -> Tensor:
@@ -44,9 +47,10 @@ class Carried(LanguageModel):
                                  f"batches with the same rows, as data.streams does, or forget() the state")
             state = [Tensor(to_device(a, like.device).astype(like.dtype, copy=False)) for a in self.state]
         logits, state = self.model.step(ids, state)
-        arrays = tuple(s.array for s in (state if isinstance(state, tuple) else (state,)))
-        finite = all(bool(array_module(a).isfinite(a).all()) for a in arrays)
-        self.state = arrays if finite else None
+        xp, arrays = array_module(logits.array), [s.array for s in (state if isinstance(state, tuple) else (state,))]
+        first = [s.array for s in self.model.recurrence.initial_states(B, None)]
+        finite = reduce(and_, [xp.isfinite(a).all() for a in arrays])
+        self.state = tuple(xp.where(finite, a, f) for a, f in zip(arrays, first, strict=True))      # and nobody waits to choose
         return logits
 
     def forget(self) -> None:

@@ -23,10 +23,10 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as as_bytes
 from threadpoolctl import threadpool_info
 
-from . import backend
 from .history import History
 from .nn import Module
 from .optim import Optimizer
+from .randomness import generators
 
 FORMAT = "minitx run 1"
 LONGEST_HEADER = 10_000_000         # bytes: names, shapes and the JSON text; a foreign file is not read any further
@@ -182,19 +182,6 @@ def _history(where: str, arrays: Mapping[str, np.ndarray]) -> History:
     except (TypeError, ValueError, AttributeError, RecursionError):
         raise ValueError(f"{where} has a history whose parts do not fit together; {ANOTHER}") from None
     return History(**{n: arrays[n].tolist() for n in MEASURED}, events=events, recorded=recorded)
-
-
-def generators(model: Module) -> dict[str, np.random.Generator]:
-    """Where random numbers come from in training: the shared stream, and what modules hold of their own, by path."""
-    found = {"shared stream": backend.stream()}
-    for path, module in model.named_modules():
-        for name, part in vars(module).items():
-            if isinstance(part, np.random.Generator):
-                found[f"{path}.{name}".lstrip(".")] = part
-            elif hasattr(part, "bit_generator"):
-                raise ValueError(f"checkpoint: the random numbers of {path}.{name} come from a device, where their state "
-                                 f"cannot be read; build the module with a NumPy generator")
-    return found
 
 
 def _random_states(where: str, own: Mapping[str, np.random.Generator], saved: Mapping[str, Any]) -> dict[str, Any]:

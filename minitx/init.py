@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from .backend import stream
 from .options import kind, number
+from .randomness import stream
 from .tensor import Tensor
 
 

@@ -183,21 +183,26 @@ def tensors(caller: str, parameters: Any) -> list[Tensor]:
 
 
 def grad_norm(parameters: Iterable[Tensor]) -> float:
-    """The length of all gradients together, √(Σ g²), summed in float64 so that no float32 square overflows."""
-    total: Any = 0.0
+    """The length of all gradients together, √(Σ g²)."""
+    return math.sqrt(float(squared_length(parameters)))
+
+
+def squared_length(parameters: Iterable[Tensor]) -> Array:
+    """Σ g² of all gradients, one number where they are (`float` of it waits for a GPU). In float64: no square overflows."""
+    total: Any = np.float64(0)
     for p in parameters:
         if p.grad is not None:
             g = p.grad.astype("float64")
             total = total + (g * g).sum()
-    return math.sqrt(float(total))
+    return total
 
 
-def clip_grad_norm(parameters: Iterable[Tensor] | Mapping[str, Tensor], max_norm: float) -> float:
+def clip_grad_norm(parameters: Iterable[Tensor] | Mapping[str, Tensor], max_norm: float, *, norm: float | None = None) -> float:
     """Scale all gradients by one factor so that their length is at most `max_norm`; returns the length before.
 
     The direction stays; gradients that are short enough are not touched. Clipping cures an exploding gradient, never a
     vanished one. Raises FloatingPointError when a gradient is not finite, and changes nothing then. Give a dict (of
-    `named_parameters`) to have the parameter called by its name.
+    `named_parameters`) to have the parameter called by its name, and `norm` if the length is known.
 
     Source  Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063
 
@@ -211,7 +216,7 @@ def clip_grad_norm(parameters: Iterable[Tensor] | Mapping[str, Tensor], max_norm
     tensors("clip_grad_norm", named.values())
     if not isinstance(max_norm, int | float) or not max_norm > 0:
         raise ValueError(f"clip_grad_norm: max_norm must be above 0, got {max_norm}")
-    norm = grad_norm(named.values())
+    norm = grad_norm(named.values()) if norm is None else norm
     if not math.isfinite(norm):
         name = next((n for n, p in named.items() if not math.isfinite(grad_norm([p]))), "all together")
         raise FloatingPointError(f"clip_grad_norm: the gradient of {name} is not finite, and nothing was changed; "

@@ -12,27 +12,27 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from .backend import expecting_overflow, is_array, to_device
-from .data.padding import PADDING
+from .backend import Array, expecting_overflow, to_device
 from .history import NATS_PER_BIT, History
 from .memory import keep_freed_memory
 from .models import Model
-from .optim import Optimizer, clip_grad_norm
+from .optim import Optimizer, clip_grad_norm, squared_length
 from .options import kind, whole
 from .progress import Progress
+from .shards import Batch, Shards, checked, counted
 from .tensor import Tensor, no_grad
-
-Batch = tuple[Any, ...]     # what the loss of the model takes, the targets last
+from .waits import in_one_wait
 
 
 def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps: int,
           schedule: Callable[[int], float] | None = None, clip: float | None = 1.0, accumulate: int = 1,
           on_nonfinite: str = "stop", history: History | None = None,
-          after_step: Callable[[History], bool | None] | None = None, record: Any = None, keep_memory: bool = True,
-          title: str | None = "train") -> History:
+          after_step: Callable[[History], bool | None] | None = None, record: Any = None, threads: int | None = None,
+          keep_memory: bool = True, title: str | None = "train") -> History:
     """Train a model until `steps` steps are done. A batch is a tuple of arrays, what `model.loss` takes, the targets last:
     for a language model `(ids, targets)`, both (B, T).
 
@@ -47,6 +47,7 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
         after_step: called with the history after every step; when it returns True, training ends there.
         record: what `minitx.record(model)` returned. It looks into every `record.every`-th step, from step 0 on, and its
             `summary()` goes into the history; gradients are those before clipping.
+        threads: on how many a batch is shared out (`shards.py`), in a resumed run by default as many as before. None chooses.
         keep_memory: tell the allocator of this process to keep freed memory (`memory.py`): up to a third faster, where it can.
         title: what the progress bar is called; None tells nothing on the way.
 
@@ -73,13 +74,14 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
     history = history or History()
     done, start = len(history.loss), time.perf_counter() - history.seconds
     groups = islice(_groups(batches, accumulate), max(steps - done, 0))
-    with Progress(steps, title, done) as bar:
+    with Progress(steps, title, done) as bar, Shards(model, threads or history.threads) as shards:
+        history.threads = shards.threads
         for step, group in enumerate(groups, done):
             if schedule:
                 optimizer.lr = schedule(step)
             look = record is not None and step % record.every == 0
             with expecting_overflow(), record if look else nullcontext():   # what is not finite is found and told
-                loss, norm, trouble = _step(model, named, group, optimizer, math.inf if clip is None else clip)
+                loss, norm, trouble = _step(shards, named, group, optimizer, math.inf if clip is None else clip)
             if trouble and on_nonfinite == "stop":
                 raise FloatingPointError(f"train: step {step}: {trouble}, and nothing was changed by this step; lower the "
                                          f"learning rate (it was {optimizer.lr:g}) or clip the gradient")
@@ -108,41 +110,21 @@ def _groups(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
         yield [checked("train", batch) for batch in group]
 
 
-def checked(caller: str, batch: Any) -> Batch:
-    """A batch as it must be, or an error in the name of the caller."""
-    if not (isinstance(batch, tuple | list) and len(batch) >= 2 and all(map(is_array, batch))):
-        several = isinstance(batch, tuple | list)
-        given = f"({', '.join(type(part).__name__ for part in batch)})" if several else f"a {type(batch).__name__}"
-        raise TypeError(f"{caller}: a batch is {given}; expected arrays, the targets last, such as a pair (ids, targets)")
-    return tuple(batch)
-
-
-def _step(model: Model, named: dict[str, Tensor], group: list[Batch], optimizer: Optimizer,
+def _step(shards: Shards, named: dict[str, Tensor], group: list[Batch], optimizer: Optimizer,
           clip: float) -> tuple[float, float, str | None]:
     """One step on a group of batches: the loss, the length of the gradient, and what was not finite (then nothing moves)."""
-    device = next(iter(named.values())).device
     optimizer.zero_grad()
-    symbols, value = sum(map(counted, group)), 0.0
-    for batch in group:
-        share = counted(batch) / max(symbols, 1)
-        loss = model.loss(*[to_device(part, device) for part in batch])
-        value += float(loss) * share
-        if not math.isfinite(value):
-            sizes = {name: float(abs(p.array).max()) for name, p in named.items() if p.size}
-            name = max(sizes, key=lambda name: math.inf if math.isnan(sizes[name]) else sizes[name])
-            return value, math.nan, f"the loss is {value} (the largest parameter is {name}, up to {sizes[name]:.3g})"
-        loss.backward(share)
+    value, squares = in_one_wait(lambda: (shards.backward(group), squared_length(named.values())))
+    if not math.isfinite(value):
+        sizes = {name: float(abs(p.array).max()) for name, p in named.items() if p.size}
+        name = max(sizes, key=lambda name: math.inf if math.isnan(sizes[name]) else sizes[name])
+        return value, math.nan, f"the loss is {value} (the largest parameter is {name}, up to {sizes[name]:.3g})"
     try:
-        norm = clip_grad_norm(named, clip)
+        norm = clip_grad_norm(named, clip, norm=math.sqrt(squares))
     except FloatingPointError as error:
         return value, math.inf, str(error).split(", and")[0]
     optimizer.step()
     return value, norm, None
-
-
-def counted(batch: Batch) -> int:
-    """How many of the targets are symbols to predict; the others are padding."""
-    return int((batch[-1] != PADDING).sum())
 
 
 @no_grad()
@@ -150,10 +132,14 @@ def evaluate(model: Model, batches: Iterable[Batch]) -> float:
     """Bits per symbol over all batches, each symbol counted once; dropout is off meanwhile. NaN if the model has blown up."""
     kind("evaluate", Model, "give one of minitx.models", model=model)
     device, nats, symbols = model.parameters()[0].device, 0.0, 0
+
+    def loss(batch: Batch) -> list[Array]:
+        return [model.loss(*[to_device(part, device) for part in batch]).array]
+
     with model.evaluating():
         for batch in (checked("evaluate", batch) for batch in batches):
             with expecting_overflow():
-                nats += float(model.loss(*[to_device(part, device) for part in batch])) * counted(batch)
+                nats += in_one_wait(partial(loss, batch))[0] * counted(batch)
             symbols += counted(batch)
     if not symbols:
         raise ValueError("evaluate: there was no batch with a symbol to predict; give one whose targets are not all padding")

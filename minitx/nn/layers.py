@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import backend, init, ops
+from .. import init, ops, randomness
 from ..backend import Array
 from ..options import kind, number, whole
 from ..tensor import Tensor
@@ -87,4 +87,4 @@ class Dropout(Module):
         """What to keep of an array of this shape; None: everything."""
         if not self.training or self.p == 0:
             return None
-        return backend.keep_mask(self.rng or backend.stream(), shape, self.p, device)
+        return randomness.keep_mask(self.rng or randomness.stream(), shape, self.p, device)
