@@ -18,13 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from .backend import expecting_overflow, stream, to_device, to_host
+from .backend import expecting_overflow, to_device, to_host
 from .carried import Carried
 from .data.padding import listed
 from .data.text import as_ids
 from .decoding import Hypothesis, beam_search
 from .models import LanguageModel
+from .nn.module import evaluating
 from .options import kind, whole
+from .randomness import stream
 from .sampling import check_finite, check_sampling, draw
 from .tensor import Tensor, no_grad
 
@@ -93,19 +95,20 @@ class Reading:
 
     model: LanguageModel
     state: Any
+    device: str
 
     @classmethod
     def of(cls, model: LanguageModel, texts: Sequence[list[int]], room: int) -> Reading:
         """All of each text but the last symbol, which the first step reads."""
-        return cls(model, model.read([np.array(text[:-1], np.int64) for text in texts], room))
+        return cls(model, model.read([np.array(text[:-1], np.int64) for text in texts], room), model.device)
 
     def step(self, ids: np.ndarray) -> tuple[Tensor, Reading]:
         """Read one symbol more in each row, ids (R): logits (R, V), and how far we are now."""
-        logits, state = self.model.step(to_device(ids[:, None], self.model.device), self.state)
-        return logits[:, -1], Reading(self.model, state)
+        logits, state = self.model.step(to_device(ids[:, None], self.device), self.state)
+        return Tensor(logits.array[:, -1]), Reading(self.model, state, self.device)
 
     def select(self, rows: np.ndarray) -> Reading:
-        return Reading(self.model, self.model.select(self.state, rows))
+        return Reading(self.model, self.model.select(self.state, rows), self.device)
 
 
 def continuations(caller: str, model: LanguageModel, prompts: Sequence[Ids], count: int,
@@ -124,9 +127,10 @@ def continuations(caller: str, model: LanguageModel, prompts: Sequence[Ids], cou
 
     def columns() -> Iterator[list[int | None]]:
         live, reading, window = [True] * len(texts), None, model.context
+        modules = [module for _, module in model.named_modules()]
         for _ in range(count if texts else 0):
             longest = max(map(len, texts))
-            with model.evaluating(), no_grad(), expecting_overflow():           # scores that are not finite are found below
+            with evaluating(modules), no_grad(), expecting_overflow():          # scores that are not finite are found below
                 if reading is None or (window and longest > window):
                     room = min(longest + count, window or longest + count)
                     reading = Reading.of(model, [text[-window:] if window else text for text in texts], room)

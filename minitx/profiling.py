@@ -15,7 +15,7 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,26 +40,48 @@ class Row:
     flops: int = 0              # of matrix products, forward and backward: two for each multiplication and addition
 
 
-def flops(op: str, arrays: dict[str, Any]) -> int:
-    """The arithmetic of an op's matrix products going forward; going back there is twice as much, a product for each factor."""
+def flops(op: str, given: dict[str, Any]) -> int:
+    """The arithmetic of an op's matrix products going forward; going back there is twice as much, a product for each factor.
+
+    Causal attention multiplies the pairs that may not be seen too, and they count; flash_attention passes over them, and they
+    do not. (Of its tiles across the diagonal half is wasted: that is not counted.) What it makes a second time: `again`.
+    """
     if op == "linear":
-        return 2 * math.prod(arrays["x"].shape) * arrays["W"].shape[1]
+        return 2 * math.prod(given["x"].shape) * given["W"].shape[1]
     if op == "matmul":
-        x, y = arrays["x"].shape, arrays["y"].shape
+        x, y = given["x"].shape, given["y"].shape
         batch = math.prod(max(a, b) for a, b in zip(_leading(x, y), _leading(y, x), strict=True))
         return 2 * batch * math.prod(x[-2:]) * (y[-1] if len(y) > 1 else 1)
-    if op == "attention":
-        (B, N, Tq, K), Tk, Kv = arrays["q"].shape, arrays["k"].shape[2], arrays["v"].shape[3]
-        return 2 * B * N * Tq * Tk * (K + Kv)
-    if "U" in arrays:           # a recurrent cell or sequence: x W and h U for every row of x
-        rows = math.prod(arrays["x"].shape[:-1])
-        return 2 * rows * (arrays["W"].size + arrays["U"].size)
+    if op in ("attention", "flash_attention"):
+        return 2 * _pairs(op, given) * (given["q"].shape[3] + given["v"].shape[3])
+    if "U" in given:            # a recurrent cell or sequence: x W and h U for every row of x
+        rows = math.prod(given["x"].shape[:-1])
+        return 2 * rows * (given["W"].size + given["U"].size)
     return 0
+
+
+def again(op: str, given: dict[str, Any]) -> int:
+    """The arithmetic that an op does on its way back besides: flash_attention kept no scores, and makes them again."""
+    return 2 * _pairs(op, given) * given["q"].shape[3] if op == "flash_attention" else 0
+
+
+def _pairs(op: str, given: dict[str, Any]) -> int:
+    """How many queries meet keys, in all heads."""
+    (B, N, Tq, _), Tk = given["q"].shape, given["k"].shape[2]
+    if op == "flash_attention" and given.get("causal"):         # the last queries see the most: 1, 2, ... or Tk - Tq + 1, ...
+        last = min(Tq, Tk)
+        return B * N * (last * (Tk - last) + last * (last + 1) // 2)
+    return B * N * Tq * Tk
 
 
 def _leading(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     """The axes in front of the last two, as many as the longer of two shapes has."""
     return (1,) * (max(len(shape), len(other), 2) - max(len(shape), 2)) + shape[:-2]
+
+
+def named(op: Op, arrays: Sequence[Any], static: dict[str, Any]) -> dict[str, Any]:
+    """What an op was called with, by name."""
+    return dict(zip(op.names(len(arrays)), arrays, strict=True)) | static
 
 
 class Profile(Observer):
@@ -79,7 +101,8 @@ class Profile(Observer):
             row.calls += 1
             row.saved += sum(kept.bytes for kept in saved(backward))
             own = OPS.get(op.name) is op        # of a user's op we know nothing
-            work = flops(op.name, dict(zip(op.names(len(arrays)), arrays, strict=True))) if own else 0
+            given = named(op, arrays, static)
+            work, more = (flops(op.name, given), again(op.name, given)) if own else (0, 0)
             row.flops += work
 
             def timed_backward(*dys: Any) -> Any:
@@ -87,7 +110,7 @@ class Profile(Observer):
                 dxs = backward(*dys)
                 wait(dxs)
                 row.backward += time.perf_counter() - start
-                row.flops += 2 * work
+                row.flops += 2 * work + more
                 return dxs
 
             return out, timed_backward
@@ -169,7 +192,7 @@ class Inside(Observer):
     def around(self, op: Op, vjp: Callable) -> Callable:
         def counted(*arrays: Any, **static: Any) -> Any:
             if OPS.get(op.name) is op:
-                work = flops(op.name, dict(zip(op.names(len(arrays)), arrays, strict=True)))
+                work = flops(op.name, named(op, arrays, static))
                 self.flops.update(dict.fromkeys(self.running, work))
             return vjp(*arrays, **static)
         return counted

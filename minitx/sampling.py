@@ -34,11 +34,7 @@ def probabilities(logits: np.ndarray, *, temperature: float = 1.0, top_k: int | 
     [[0.0, 1.0, 0.0, 0.0], [0.0, 0.67, 0.0, 0.33]]
     """
     check_sampling("probabilities", temperature, top_k, top_p)
-    kind("probabilities", np.ndarray, "give the scores of all symbols, (V), on the host", logits=logits)
-    if logits.ndim != 1 or not logits.size or logits.dtype.kind not in "iuf":
-        raise ValueError(f"probabilities: logits has shape {logits.shape} and dtype {logits.dtype}; expected real numbers (V), "
-                         f"one score for each symbol; give one row at a time")
-    check_finite("probabilities", logits)
+    check_logits("probabilities", logits)
     if temperature == 0:
         temperature, top_k = 1, 1
     with expecting_overflow():                                              # -inf / temperature, where that is tiny
@@ -58,8 +54,20 @@ def probabilities(logits: np.ndarray, *, temperature: float = 1.0, top_k: int | 
 def draw(logits: np.ndarray, rng: np.random.Generator, *, temperature: float = 1.0, top_k: int | None = None,
          top_p: float | None = None) -> int:
     """One symbol, given the scores of all, logits (V). With temperature 0 nothing is drawn from `rng`, else one number."""
+    if temperature == 0:
+        check_sampling("probabilities", temperature, top_k, top_p)
+        check_logits("probabilities", logits)
+        return int(logits.argmax())
     p = probabilities(logits, temperature=temperature, top_k=top_k, top_p=top_p)
-    return int(p.argmax()) if temperature == 0 else int(rng.choice(p.size, p=p))
+    return int(rng.choice(p.size, p=p))
+
+
+def check_logits(caller: str, logits: np.ndarray) -> None:
+    kind(caller, np.ndarray, "give the scores of all symbols, (V), on the host", logits=logits)
+    if logits.ndim != 1 or not logits.size or logits.dtype.kind not in "iuf":
+        raise ValueError(f"{caller}: logits has shape {logits.shape} and dtype {logits.dtype}; expected real numbers (V), "
+                         f"one score for each symbol; give one row at a time")
+    check_finite(caller, logits)
 
 
 def check_sampling(caller: str, temperature: float, top_k: int | None, top_p: float | None) -> None:

@@ -4,10 +4,21 @@ gradient-check contract has checked, how many bad calls were tried, and why test
 The numbers come with the reports of the tests (`record_property`), so they also arrive from the workers of pytest-xdist.
 """
 
+import importlib
 import os
 from collections import Counter
 
+import pytest
+
 os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")       # before NumPy is loaded
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that are marked gpu wait for one, also where CuPy is installed."""
+    waiting = [item for item in items if item.get_closest_marker("gpu")]
+    if waiting and not importlib.import_module("cupy").is_available():
+        for item in waiting:
+            item.add_marker(pytest.mark.skip(reason="Tests need a GPU, and CuPy finds none"))
 
 
 def pytest_terminal_summary(terminalreporter):

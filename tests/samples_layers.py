@@ -128,6 +128,31 @@ def attention(rng):
     yield call(*qkv(1, 1, 2, 3, 2, 2), None, None, mask(1, 1, 2, 3))                           # nothing is scaled up
 
 
+@samples_of("flash_attention")
+def flash_attention(rng):
+    """Those of attention that drop nothing, in one tile; then tiles that do not divide the lengths."""
+    for sample in attention(rng):
+        if "p" not in sample.static and len(sample.args) < 6:
+            yield sample
+            yield call(*sample.args, **sample.static, tile=2)
+
+    def qkv(B, N, M, Tq, Tk):
+        return [rng.standard_normal((B, heads, *rest)) for heads, rest in ((N, (Tq, 2)), (M, (Tk, 2)), (M, (Tk, 3)))]
+
+    for Tq, Tk in [(7, 7), (6, 6), (4, 9), (9, 4), (1, 7), (7, 1)]:                            # several borders
+        for causal in (False, True):
+            yield call(*qkv(1, 2, 2, Tq, Tk), causal=causal, tile=3)
+    yield call(*qkv(1, 2, 2, 2, 2), rng.random((2, 2)) < 0.7, rng.standard_normal((2, 2)), tile=1)
+    yield call(*qkv(2, 4, 2, 5, 7), rng.random((2, 1, 5, 7)) < 0.5, rng.standard_normal((4, 1, 7)), causal=True, tile=3)
+    yield call(*qkv(1, 2, 1, 5, 7), rng.random((5, 1)) < 0.7, rng.standard_normal((5, 1)), scale=-0.8, tile=4)
+    rising, falling = np.arange(0, 4000, 500.0), np.arange(0, -4000, -500.0)
+    for scores in (rising, falling):
+        yield call(np.ones((1, 1, 2, 1)), scores.reshape(1, 1, 8, 1), rng.standard_normal((1, 1, 8, 2)), tile=3)
+    late = np.arange(6) > 3                                                                    # the first tile is empty
+    yield call(*qkv(1, 1, 1, 3, 6), late, tile=2)
+    yield call(*qkv(1, 1, 1, 3, 6), None, np.where(late, 0.0, -np.inf), tile=2)
+
+
 @samples_of("rotary")
 def rotary(rng):
     yield call(rng.standard_normal((2, 3, 4, 6)), np.arange(4))

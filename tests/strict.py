@@ -185,17 +185,19 @@ def _operator(ufunc, reverse=False, inplace=False):
     return operator
 
 
-for _short, _ufunc in {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "pow": "power",
-                       "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
-                       "xor": "bitwise_xor", "matmul": "matmul"}.items():
+OPERATORS = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "pow": "power",
+             "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+COMPARISONS = {"lt": "less", "le": "less_equal", "eq": "equal", "ne": "not_equal", "gt": "greater", "ge": "greater_equal"}
+UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
+
+for _short, _ufunc in {**OPERATORS, "matmul": "matmul"}.items():
     setattr(ndarray, f"__{_short}__", _operator(_ufunc))
     setattr(ndarray, f"__r{_short}__", _operator(_ufunc, reverse=True))
     if _short != "matmul":      # CuPy has no __imatmul__: x @= y makes a new array
         setattr(ndarray, f"__i{_short}__", _operator(_ufunc, inplace=True))
-for _short, _ufunc in {"lt": "less", "le": "less_equal", "eq": "equal", "ne": "not_equal", "gt": "greater",
-                       "ge": "greater_equal"}.items():
+for _short, _ufunc in COMPARISONS.items():
     setattr(ndarray, f"__{_short}__", _operator(_ufunc))
-for _short, _ufunc in {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}.items():
+for _short, _ufunc in UNARY.items():
     setattr(ndarray, f"__{_short}__", lambda self, _ufunc=_ufunc: getattr(xp, _ufunc)(self))
 for _name in METHODS.split():
     setattr(ndarray, _name, _method(_name))
@@ -282,8 +284,103 @@ def asnumpy(x):
     return x.get() if isinstance(x, ndarray) else np.asarray(x)
 
 
+class Element:
+    """What CuPy lets a fused function see of an array: its dtype and number of axes, operators, and `x[...] = value`."""
+
+    __hash__ = None
+    __array_ufunc__ = None
+
+    def __init__(self, whole):
+        self._whole, self._written = whole, False
+
+    dtype, ndim = property(lambda self: self._whole.dtype), property(lambda self: self._whole.ndim)
+    def __bool__(self): raise TypeError("fuse: no `if` on values in a fused function; use xp.where")
+    def __getitem__(self, index): raise TypeError("fuse: a fused function sees one element and cannot pick another")
+
+    def __setitem__(self, index, value):
+        if index is not ...:
+            raise TypeError("fuse: only x[...] = value can be fused")
+        Fusing.add(value, 0, out=self)      # CuPy copies
+
+
+class Number:
+    """A plain number that a fused function was given. CuPy 14 computes with two of them in float16; only arrays may meet it."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, value):
+        self._value = value
+
+    def _alone(self, *_):
+        raise TypeError("fuse: CuPy computes with plain numbers in float16 inside a fused function; do that before the call")
+
+
+class Fusing:
+    """The `xp` of a fused function: ufuncs, `where` and `clip`."""
+
+    def __getattr__(self, name):
+        if not isinstance(getattr(xp, name), Ufunc) and name not in ("where", "clip"):
+            raise TypeError(f"fuse: {name} is not element-wise and cannot be fused")
+
+        def call(*args, **options):
+            if options.keys() - {"out"}:
+                raise TypeError(f"fuse: {name} takes no {min(options.keys() - {'out'})} in a fused function")
+            if not any(isinstance(x, Element) for x in args):
+                Number._alone(None)
+            out = options.get("out")
+            result = getattr(xp, name)(*map(_opened, args), **{k: _opened(v) for k, v in options.items()})
+            if out is None:
+                return Element(result)
+            out._written = True
+            return out
+        return call
+
+
+Fusing = Fusing()
+
+
+def _opened(x):
+    return x._whole if isinstance(x, Element) else x._value if isinstance(x, Number) else x
+
+
+def _fused_operator(ufunc, reverse=False, inplace=False):
+    def operator(self, *other):
+        operands = (*other, self) if reverse else (self, *other)
+        return getattr(Fusing, ufunc)(*operands, **({"out": self} if inplace else {}))
+    return operator
+
+
+for _short, _ufunc in OPERATORS.items():
+    setattr(Element, f"__{_short}__", _fused_operator(_ufunc))
+    if _short != "pow":         # as cupy.fuse: no 2 ** x
+        setattr(Element, f"__r{_short}__", _fused_operator(_ufunc, reverse=True))
+    setattr(Element, f"__i{_short}__", _fused_operator(_ufunc, inplace=True))
+    setattr(Number, f"__{_short}__", lambda self, other: NotImplemented if isinstance(other, Element) else self._alone())
+    setattr(Number, f"__r{_short}__", Number._alone)
+for _short, _ufunc in {**COMPARISONS, "neg": "negative", "invert": "invert"}.items():        # no abs(x), no +x
+    setattr(Element, f"__{_short}__", _fused_operator(_ufunc))
+    setattr(Number, f"__{_short}__", Number._alone)
+
+
+def fuse(function):
+    """cupy.fuse: the function runs on stand-ins for its arrays, with all that CuPy cannot follow refused."""
+    def kernel(*args):
+        seen = [Element(x) if isinstance(x, ndarray) else Number(x) for x in args]
+        result = function(Fusing, *seen)
+        returned = () if result is None else result if type(result) is tuple else (result,)
+        shape = np.broadcast_shapes(*(x.shape for x in args if isinstance(x, ndarray)))
+        for x in (*returned, *(x for x in seen if isinstance(x, Element) and x._written)):
+            if not isinstance(x, Element):
+                raise TypeError(f"fuse: {function.__name__} returned a {type(x).__name__}; a kernel gives arrays, or nothing")
+            if x._whole.shape != shape:     # a kernel makes and writes all its arrays in one shape
+                raise TypeError(f"fuse: {function.__name__} gives an array of shape {x._whole.shape} among arrays of {shape}")
+        whole = tuple(x._whole for x in returned)
+        return whole if type(result) is tuple else whole[0] if whole else None
+    return kernel
+
+
 xp = Module(np)
 xp.ndarray, xp.asarray, xp.asnumpy, xp.random.default_rng = ndarray, asarray, asnumpy, Generator
 xp.array = lambda data, dtype=None, copy=True: asarray(data, dtype).copy()
 
-DEVICE = backend.register(backend.Device("strict", xp, ndarray, asnumpy))
+DEVICE = backend.register(backend.Device("strict", xp, ndarray, asnumpy, fuse=fuse, blas=True))

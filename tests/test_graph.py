@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import minitx as mx
-from minitx import backend, graph, nn, ops
+from minitx import backend, graph, nn, ops, randomness
 from minitx.graph.arrays import Traced, asarray
 from minitx.graph.chains import Longest, Shortest, current, follow
 from minitx.graph.library import DEVICE, LIBRARY
@@ -205,7 +205,7 @@ def test_a_model_is_measured_without_being_changed():
     mx.seed(3)
     assert graph.cost(model.loss, ids, ids) == graph.cost(lambda m, ids: m.loss(ids, ids), model, ids)
     graph.paths(model, ids)
-    assert model.training and backend.stream().random() == np.random.default_rng(3).random(), "no draw for dropout"
+    assert model.training and randomness.stream().random() == np.random.default_rng(3).random(), "no draw for dropout"
     for p, (same, array, grad) in zip(model.parameters(), before, strict=True):
         assert p is same and p.array is array and (p.grad == grad).all()
     assert current.get().work == 0, "and nothing is left over"

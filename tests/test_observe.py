@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import minitx as mx
-from minitx import ops
+from minitx import ops, randomness
 from minitx.models import RecurrentLM, TransformerLM
 from minitx.observer import observer
 from minitx.saved import keeps
@@ -101,7 +101,7 @@ def test_looking_on_changes_no_bit_and_what_was_seen_never_changes(make, device)
                 stack.enter_context(mx.observe(who))
             loss = model.loss(*ids)
             loss.backward()
-        return [loss.numpy(), *on_host([p.grad for p in model.parameters()])], mx.backend.stream().random()
+        return [loss.numpy(), *on_host([p.grad for p in model.parameters()])], randomness.stream().random()
 
     seen = Recorder()
     (alone, draw), (watched, same_draw) = run(), run(seen)
@@ -194,7 +194,7 @@ def test_what_several_put_around_an_op_or_a_module_is_nested():
 # watch
 
 
-@pytest.mark.parametrize("op", [ops.attention, ops.textbook_attention], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [ops.attention, ops.textbook_attention, ops.flash_attention], ids=lambda op: op.name)
 def test_attention_shows_its_weights(op):
     q, k, v = (leaf(rng.standard_normal((1, 2, 3, 4))) for _ in range(3))
     with mx.observe(Recorder()) as seen:

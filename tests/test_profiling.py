@@ -11,6 +11,7 @@ from minitx.models import EncoderDecoder, MaskedLM, RecurrentLM, TransformerLM
 from minitx.profiling import by_module, flops
 
 from . import strict
+from .common import leaf
 
 IDS = np.random.default_rng(0).integers(0, 11, (3, 8))
 MODELS = {
@@ -60,6 +61,18 @@ def test_the_flops_are_those_of_the_products_that_were_done(kind, monkeypatch):
 def test_the_flops_of_matmul_with_vectors_and_broadcast_axes(x, y):
     a, b = np.ones(x), np.ones(y)
     assert flops("matmul", {"x": a, "y": b}) == 2 * np.matmul(a, b).size * x[-1]
+
+
+@pytest.mark.parametrize("Tq, Tk", [(5, 5), (3, 6), (6, 3)])
+def test_flash_attention_counts_the_pairs_that_may_be_seen_and_their_scores_twice(Tq, Tk):
+    B, N, K, Kv = 2, 3, 4, 5
+    q, k, v = (leaf(np.ones((B, N, T, width))) for T, width in ((Tq, K), (Tk, K), (Tk, Kv)))
+    for causal, pairs in (False, Tq * Tk), (True, np.tri(Tq, Tk, Tk - Tq).sum()):
+        with mx.profile() as p:
+            mx.ops.flash_attention(q, k, v, causal=causal, tile=2).sum().backward()
+        assert p.rows["flash_attention"].flops == 2 * B * N * pairs * (3 * (K + Kv) + K)
+    forward, backward = graph.cost(mx.ops.flash_attention, *(t.array for t in (q, k, v)), tile=2)
+    assert forward[0] + backward[0] == p.rows["flash_attention"].flops * Tq * Tk // pairs, "whole, it is what was multiplied"
 
 
 def test_calls_times_and_memory_add_up():

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import minitx as mx
-from minitx import ops
+from minitx import ops, randomness
 from minitx.backend import to_device, to_host
 from minitx.checkpoint import load_arrays
 from minitx.data import pair_batch, windows
@@ -85,7 +85,7 @@ def test_recording_changes_no_bit_and_draws_no_number(kind, device, norms):
                 losses.append(step(model, optimizer).item())
                 grads += on_host([p.grad.copy() for p in model.parameters()])
         arrays = {**model.state_dict(), **{f"adam {n}": a for n, a in optimizer.state_dict().items()}, **dict(enumerate(grads))}
-        return losses, mx.backend.stream().random(), arrays
+        return losses, randomness.stream().random(), arrays
 
     (losses, draw, arrays), (same_losses, same_draw, same_arrays) = run(False), run(True)
     assert losses == same_losses and draw == same_draw and same(arrays, same_arrays)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minitx as mx
-from minitx import backend, checkpoint
+from minitx import checkpoint, randomness
 from minitx.checkpoint import load_arrays, load_run, save_arrays, save_run
 from minitx.models import RecurrentLM
 from minitx.optim import SGD, Adam, AdamW
@@ -54,7 +54,7 @@ def test_a_run_comes_back_whole(optimizer, options, device, folder):
         return a_run(optimizer, steps=steps, device=device, **{**options, **own})
 
     model, opt = fresh(0, 3)
-    backend.stream().random(3, dtype="float32")                             # the second half of a draw is kept for later
+    randomness.stream().random(3, dtype="float32")                             # the second half of a draw is kept for later
     extra, history = {"h": np.ones((2, 3))}, HISTORY
     opt.lr = 0.07
     save_run(folder / "run", model, opt, history, config=CONFIG, extra=extra)
@@ -104,9 +104,9 @@ def damaged(folder, change):
 def nothing_changes(path, *says, config=CONFIG, **options):
     """load_run refuses, says so, and leaves everything as it was."""
     model, optimizer = a_run(**options)
-    before, numbers = state(model, optimizer), backend.stream().bit_generator.state
+    before, numbers = state(model, optimizer), randomness.stream().bit_generator.state
     refused(ValueError, lambda: load_run(path, model, optimizer, config=config), f"checkpoint: {str(path)!r} ", *says)
-    assert same(state(model, optimizer), before) and optimizer.lr == 0.01 and backend.stream().bit_generator.state == numbers
+    assert same(state(model, optimizer), before) and optimizer.lr == 0.01 and randomness.stream().bit_generator.state == numbers
 
 
 PARTS = ["config", "environment", "lr", "optimizer", "random"]

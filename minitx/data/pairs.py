@@ -3,9 +3,7 @@
 Read next: `pieces.py`, which cuts them into pieces of words.
 """
 
-import gzip
 from dataclasses import dataclass, field
-from importlib.resources import files
 
 Pair = tuple[str, str]  # a sentence, and the same in the other language
 
@@ -31,6 +29,9 @@ def load_pairs(pair: str = "en-de") -> Pairs:
     if pair not in ("en-de", "en-zh"):
         raise ValueError(f'load_pairs: pair is {pair!r}, but minitx has only "en-de" (English and German) and "en-zh" (English '
                          f"and Chinese); choose one")
+    import gzip  # these two take as long to load as all ops together
+    from importlib.resources import files
+
     folder, name = files("minitx.data") / "corpora", f"help_{pair.replace('-', '_')}"
     train = gzip.decompress((folder / f"{name}.train.tsv.gz").read_bytes()).decode()
     return Pairs(f"manual {pair}", _rows(train), _rows((folder / f"{name}.test.tsv").read_bytes().decode()))

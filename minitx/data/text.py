@@ -7,7 +7,6 @@ back; `bigram_bits` tells what a model of them must beat. Read `batching.py` nex
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 
@@ -53,6 +52,8 @@ def load_corpus(language: str = "en") -> Corpus:
 
 
 def _packaged(name: str) -> str:
+    from importlib.resources import files  # it takes as long to load as all ops together
+
     return (files("minitx.data") / "corpora" / name).read_text(encoding="utf-8")
 
 

@@ -25,7 +25,12 @@ HEAD_GAIN = 0.1     # a head that starts small makes the first guess nearly unif
 
 
 class Model(nn.Module):
-    """What `training.train` asks for: a loss of a batch, which is a tuple of arrays with the targets as its last."""
+    """What `training.train` asks for: a loss of a batch, which is a tuple of arrays with the targets as its last.
+
+    `divisible` says that the rows of a batch meet in the mean of the loss and nowhere else, so that threads may share them.
+    """
+
+    divisible = True
 
     def loss(self, *batch: Any) -> Tensor:
         """The mean over all targets but those of -100, in nats."""

@@ -21,6 +21,7 @@ from ..nn.cache import Cache
 from ..ops.positions import distance_bias, sinusoid
 from ..options import kind, whole
 from ..tensor import Tensor
+from . import one_symbol
 from .language import HEAD_GAIN, LanguageModel
 
 POSITIONS = ("learned", "sinusoid", "rotary", "alibi", "none")
@@ -124,6 +125,8 @@ class TransformerLM(LanguageModel):
                 raise ValueError("TransformerLM: a model for texts of any length needs to be told how long this one may get; "
                                  "give step(ids, Cache(T))")
             state = Cache(self.context)
+        if type(self) is TransformerLM and one_symbol.fits(self, ids, state):
+            return Tensor(one_symbol.logits(self, ids.item(), state)[None, None]), state
         return self.head(self.extend(self.checked(ids), state)), state
 
     def read(self, texts: Sequence[np.ndarray], room: int) -> Cache:

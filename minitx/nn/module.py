@@ -6,7 +6,7 @@ Read next: `layers.py`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import backend
@@ -92,17 +92,9 @@ class Module:
         """Evaluation behaviour (dropout is off)."""
         return self.train(False)
 
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> contextlib.AbstractContextManager[None]:
         """Evaluation behaviour inside the block; after it every module here is in the mode that it was in before."""
-        before = [(module, module.training) for _, module in self.named_modules()]
-        try:
-            for module, _ in before:
-                module.training = False
-            yield
-        finally:
-            for module, mode in before:
-                module.training = mode
+        return evaluating([module for _, module in self.named_modules()])
 
     def to(self, device: str | None = None, *, dtype: Any = None) -> Module:
         """Move all parameters to a device, or to another float dtype, in place; returns the module."""
@@ -136,6 +128,19 @@ class Module:
         self.check_state_dict(state)
         for path, p in self.named_parameters():
             p.assign_(backend.to_device(state[path], p.device).astype(p.dtype))
+
+
+@contextlib.contextmanager
+def evaluating(modules: Sequence[Module]) -> Iterator[None]:
+    """Evaluation behaviour of these modules inside the block; who needs it at every step looks for all modules only once."""
+    before = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.training = False
+        yield
+    finally:
+        for module, mode in zip(modules, before, strict=True):
+            module.training = mode
 
 
 def check_sequences(caller: str, x: Any) -> None:

@@ -17,6 +17,7 @@ from .cache import Cache
 from .layers import Dropout, LayerNorm, Linear, RMSNorm
 from .module import Module, check_sequences
 
+FLASH = 256 * 256       # pairs of positions from which causal attention in tiles is faster on a CPU: docs/speed.md
 NORMS = {"layer": LayerNorm, "rms": RMSNorm}
 FEEDS = ("gelu", "gelu_exact", "relu", "swiglu")
 
@@ -32,7 +33,8 @@ class MultiHeadAttention(Module):
 
     One product makes q, k and v of all heads; with `cross`, one makes q and one k and v. `mask`, broadcasting to
     (B, N, T, Tk), is True where a key may be attended; `causal` lets no position look at a later one; `bias` is added to the
-    scores.
+    scores. Causal attention of at least `FLASH` pairs of positions, on a CPU and without dropout, is `ops.flash_attention`:
+    a rule of lengths alone, so that a run has the same bits however it is looked at.
     """
 
     def __init__(self, D: int, N: int, *, M: int | None = None, K: int | None = None, causal: bool = False, cross: bool = False,
@@ -75,7 +77,10 @@ class MultiHeadAttention(Module):
         if cache is not None and memory is None:
             k, v = cache.extend(self, k, v)
         keep = self.dropout.mask((B, self.N, T, k.shape[2]), x.device)
-        y = ops.attention(q, k, v, mask, bias, keep, causal=self.causal, p=self.dropout.p)   # (B, N, T, K)
+        if self.causal and keep is None and T * k.shape[2] >= FLASH and x.device == "cpu":   # y (B, N, T, K)
+            y = ops.flash_attention(q, k, v, mask, bias, causal=True)
+        else:
+            y = ops.attention(q, k, v, mask, bias, keep, causal=self.causal, p=self.dropout.p)
         return self.out(y.transpose(0, 2, 1, 3).reshape(B, T, self.N * self.K))
 
     def project(self, x: Tensor, memory: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """All mathematics of minitx: every op with its backward, by hand.
 
-Read in this order: softmax, linear, norm, recurrent, unroll, sequence_of, sequences, textbook, attention, positions. The rest
-when you need it: basic, powers, extremes, reductions, shaping, indexing, lengths, activations, embedding, dropout, losses.
+Read in this order: softmax, linear, norm, recurrent, unroll, sequence_of, steps, sequences, textbook, attention, flash,
+positions. The rest when you need it: basic, powers, extremes, reductions, shaping, indexing, lengths, activations, embedding,
+dropout, losses.
 """
 
 from . import methods  # gives Tensor its operators
@@ -12,6 +13,7 @@ from .basic import add, div, matmul, mean, mul, neg, sub, sum
 from .dropout import dropout
 from .embedding import embedding
 from .extremes import clip, max, maximum, min, minimum, where
+from .flash import flash_attention
 from .indexing import gather, getitem, take
 from .lengths import reverse
 from .linear import linear
@@ -24,14 +26,16 @@ from .reductions import cumsum, logsumexp, norm, prod, var
 from .sequences import gru, lstm, rnn
 from .shaping import concatenate, pad, reshape, split, stack, transpose, unstack
 from .softmax import cross_entropy, log_softmax, softmax
+from .steps import gru_steps, lstm_steps, rnn_steps
 from .textbook import textbook_attention
 from .unroll import unroll
 
 __all__ = [
-    "abs", "add", "additive_attention", "attention", "binary_cross_entropy", "clip", "concatenate", "cross_entropy", "cumsum",
-    "div", "dropout", "embedding", "exp", "gather", "gelu", "getitem", "gru", "gru_cell", "kl_divergence", "layer_norm",
-    "linear", "log", "log_softmax", "logsumexp", "lstm", "lstm_cell", "matmul", "max", "maximum", "mean", "methods", "min",
-    "minimum", "mse", "mul", "neg", "norm", "pad", "power", "prod", "relu", "reshape", "reverse", "rms_norm", "rnn",
-    "rnn_cell", "rotary", "sigmoid", "silu", "softmax", "softplus", "split", "sqrt", "stack", "sub", "sum", "take", "tanh",
-    "textbook_attention", "transpose", "unroll", "unstack", "var", "where",
+    "abs", "add", "additive_attention", "attention", "binary_cross_entropy", "clip", "concatenate", "cross_entropy",
+    "cumsum", "div", "dropout", "embedding", "exp", "flash_attention", "gather", "gelu", "getitem", "gru", "gru_cell",
+    "gru_steps", "kl_divergence", "layer_norm", "linear", "log", "log_softmax", "logsumexp", "lstm", "lstm_cell",
+    "lstm_steps", "matmul", "max", "maximum", "mean", "methods", "min", "minimum", "mse", "mul", "neg", "norm", "pad",
+    "power", "prod", "relu", "reshape", "reverse", "rms_norm", "rnn", "rnn_cell", "rnn_steps", "rotary", "sigmoid", "silu",
+    "softmax", "softplus", "split", "sqrt", "stack", "sub", "sum", "take", "tanh", "textbook_attention", "transpose",
+    "unroll", "unstack", "var", "where",
 ]

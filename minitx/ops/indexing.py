@@ -10,6 +10,7 @@ from types import EllipsisType
 
 from ..backend import array_module, is_array, wide
 from ..op import op
+from ..waits import within
 from .softmax import check_ids
 
 
@@ -54,10 +55,9 @@ def check_places(index, shape):
     widths = [i.ndim if is_array(i) and i.dtype == "bool" else int(i is not None and i is not ...) for i in index]
     axis, left = 0, len(shape) - sum(widths)
     for ids, width in zip(index, widths, strict=True):
-        if is_array(ids) and ids.dtype != "bool" and ids.size:
-            low, high, n = int(ids.min()), int(ids.max()), shape[axis]
-            if low < -n or high >= n:
-                raise IndexError(f"ids along axis {axis} must be from {-n} to {n - 1}, got {low if low < -n else high}")
+        if is_array(ids) and ids.dtype != "bool" and not within(ids, -(n := shape[axis]), n - 1):
+            low, high = int(ids.min()), int(ids.max())
+            raise IndexError(f"ids along axis {axis} must be from {-n} to {n - 1}, got {low if low < -n else high}")
         axis += left if ids is ... else width
 
 

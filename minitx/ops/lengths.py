@@ -10,18 +10,19 @@ Read next: `unroll.py`, which uses this in its loop.
 
 import math
 
-from ..backend import array_module, to_host
+from ..backend import array_module
 from ..op import op
+from ..waits import within
 
 
 def live_steps(op_name, lengths, T):
-    """Whether sequence b goes on at step t, booleans (T, B, 1); None without lengths. Waits once for the device, to check."""
+    """Whether sequence b goes on at step t, booleans (T, B, 1); None without lengths."""
     if lengths is None:
         return None
-    host = to_host(lengths)
-    if host.size and not 0 <= host.min() <= host.max() <= T:
-        wrong = host.min() if host.min() < 0 else host.max()
-        raise ValueError(f"{op_name}: lengths must be from 0 to T = {T}, got {wrong}; count the steps of each sequence")
+    if not within(lengths, 0, T):
+        low, high = int(lengths.min()), int(lengths.max())
+        raise ValueError(f"{op_name}: lengths must be from 0 to T = {T}, got {low if low < 0 else high}; "
+                         f"count the steps of each sequence")
     return (array_module(lengths).arange(T)[:, None] < lengths)[:, :, None]
 
 

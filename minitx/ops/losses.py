@@ -7,6 +7,7 @@ Read next: `recurrent.py`.
 
 from ..backend import array_module, narrow, total, wide
 from ..op import op
+from ..waits import holds
 from .activations import sigmoid
 from .basic import alike, unbroadcast
 
@@ -54,7 +55,7 @@ def binary_cross_entropy(logits, target, *, reduction="mean"):
     >>> np.allclose(loss, np.log(2)), backward(np.ones(()))[0].tolist()
     (True, [-0.5])
     """
-    if not bool(((target >= 0) & (target <= 1)).all()):
+    if not holds(((target >= 0) & (target <= 1)).all()):
         raise ValueError("target must be between 0 and 1 everywhere")
     logits, target, _, to_target = alike(logits, target)
     xp = array_module(logits)
@@ -81,7 +82,7 @@ def kl_divergence(log_q, p, *, reduction="mean"):
     >>> kl_divergence.vjp(np.log(p), p)[0].item(), round(kl_divergence.vjp(np.log(q), p)[0].item(), 4)
     (0.0, 0.1308)
     """
-    if not bool((p >= 0).all()):
+    if not holds((p >= 0).all()):
         raise ValueError("p must not be negative anywhere")
     xp, some = array_module(p), p > 0
     ratio = xp.where(some, xp.log(xp.where(some, p, 1)) - log_q, 0)

@@ -1,0 +1,76 @@
+"""What minitx set out to reach, fixed before it was measured, and whether it did. Times and memory are ratios to PyTorch eager.
+
+"Must" is what has to be reached. The moonshot is what NumPy calls alone have reached, without tape, checks and modules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Goals = dict[str, tuple[float, float | None]]   # goal: (must, moonshot)
+
+MEMORY: Goals = {f"{work} peak memory": (1.00, None) for work in ("W1", "W1s", "W2", "W2s")}
+TWO_THREADS: Goals = {
+    "W1 time": (0.90, 0.82), "W1s time": (1.50, 1.10), "W2 time": (0.88, 0.76), "W2s time": (0.82, 0.70),
+    "W1 step ÷ products": (1.35, 1.23), "W2 step ÷ products": (1.45, 1.33),
+    **MEMORY,
+    **{f"W3 T={T} time": (1.00, 0.70) for T in (512, 1024, 2048, 4096)},
+    "W3 memory growth for T × 4": (5.00, None),             # linear is 4, quadratic 16
+    "W4 softmax time": (3.50, 1.75), "W4 layer_norm time": (7.42, 3.71), "W4 gelu time": (1.84, 0.92),
+    "W4 linear time": (1.92, 0.96), "W4 cross_entropy time": (0.60, 0.35), "W4 embedding time": (5.48, 2.74),
+    "W4 lstm_cell time": (2.06, 1.03),
+    "W5 gpt tokens/s": (2.00, 3.00), "W5 lstm tokens/s": (2.00, 3.00),
+}
+ONE_THREAD: Goals = {
+    "W1 time": (0.85, 0.79), "W1s time": (1.30, 1.00), "W2 time": (0.95, 0.87), "W2s time": (0.80, 0.75),
+    **MEMORY,
+}
+GOALS = {1: ONE_THREAD, 2: TWO_THREADS}         # for other numbers of threads there are none
+
+
+def measured(results: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """What these results, by workload, say about the goals; of attention the form that is linear in memory counts."""
+    found: dict[str, float] = {}
+    for work, result in results.items():
+        own = "minitx flash" if result["kind"] == "attention" else "minitx"
+        what = "tokens/s" if result["kind"] == "generation" else "time"
+        if own in result["ratios"]:
+            found[f"{work} {what}"] = result["ratios"][own]["median"]
+        if "products" in result:
+            found[f"{work} step ÷ products"] = result["products"]["step"]
+        if result["kind"] == "training":
+            found[f"{work} peak memory"] = result["memory_mib"]["minitx"] / result["memory_mib"]["torch"]
+    short, long = (results.get(f"W3 T={T}", {}).get("memory_mib", {}).get("minitx flash") for T in (1024, 4096))
+    if short and long:
+        found["W3 memory growth for T × 4"] = long / short
+    return found
+
+
+def judged(results: dict[str, dict[str, Any]], threads: int) -> list[dict[str, Any]]:
+    """Every goal that these results can answer: what was wanted, what was measured, how far it was reached.
+
+    A time is not judged where its rounds disagree, and is "unsteady".
+    """
+    values = measured(results)
+    open_ = {f"{work} {what}" for work, result in results.items() if not steady(result)
+             for what in ("time", "tokens/s", "step ÷ products")}
+    return [{"goal": goal, "must": must, "moonshot": moonshot, "measured": values[goal],
+             "reached": "unsteady" if goal in open_ else reached(goal, values[goal], must, moonshot)}
+            for goal, (must, moonshot) in GOALS.get(threads, {}).items() if goal in values]
+
+
+def steady(result: dict[str, Any]) -> bool:
+    """Whether the rounds agree within 25 % about minitx; else something else was busy, and the ratio says little."""
+    return all(r["high"] <= 1.25 * r["low"] for name, r in result["ratios"].items() if name.startswith("minitx"))
+
+
+def more_is_better(goal: str) -> bool:
+    return goal.endswith("tokens/s")
+
+
+def reached(goal: str, value: float, must: float, moonshot: float | None) -> str:
+    """The higher of the two that the value reaches, "moonshot" or "must", else "no"; so it is for NaN."""
+    for name, bound in (("moonshot", moonshot), ("must", must)):
+        if bound is not None and (value >= bound if more_is_better(goal) else value <= bound):
+            return name
+    return "no"
