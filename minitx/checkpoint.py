@@ -129,7 +129,8 @@ def save_run(path: str | os.PathLike[str], model: Module, optimizer: Optimizer, 
     arrays |= {f"extra.{n}": a for n, a in (extra or {}).items()}
     save_arrays(path, arrays, {
         "config": dict(config), "environment": environment(model), "lr": float(optimizer.lr),
-        "optimizer": type(optimizer).__name__, "random": {n: g.bit_generator.state for n, g in generators(model).items()}})
+        "optimizer": type(optimizer).__name__, "random": {n: g.bit_generator.state for n, g in generators(model).items()},
+        "threads": history.threads})
 
 
 def load_run(path: str | os.PathLike[str], model: Module, optimizer: Optimizer, *, config: Mapping[str, Any]) -> Resumed:
@@ -148,6 +149,7 @@ def load_run(path: str | os.PathLike[str], model: Module, optimizer: Optimizer, 
     parts = {part: {n.removeprefix(f"{part}."): a for n, a in arrays.items() if n.startswith(f"{part}.")}
              for part in ("model", "optimizer", "history", "extra")}
     history = _history(where, parts["history"])
+    history.threads = _threads(where, about.get("threads"))             # of older files nobody knows
     states = _random_states(where, generators(model), about["random"])
     try:
         model.check_state_dict(parts["model"])
@@ -182,6 +184,12 @@ def _history(where: str, arrays: Mapping[str, np.ndarray]) -> History:
     except (TypeError, ValueError, AttributeError, RecursionError):
         raise ValueError(f"{where} has a history whose parts do not fit together; {ANOTHER}") from None
     return History(**{n: arrays[n].tolist() for n in MEASURED}, events=events, recorded=recorded)
+
+
+def _threads(where: str, saved: Any) -> int | None:
+    if saved is not None and (type(saved) is not int or saved < 1):
+        raise ValueError(f"{where} tells of {saved!r} threads; expected a whole number of at least 1; {ANOTHER}")
+    return saved
 
 
 def _random_states(where: str, own: Mapping[str, np.random.Generator], saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,9 +20,9 @@ class History:
     lr: list[float] = field(default_factory=list)
     symbols_at: list[int] = field(default_factory=list)         # predicted by the end of each step
     seconds_at: list[float] = field(default_factory=list)       # of training by then
-    threads: int | None = None                                  # on which the batches were shared out
     events: list[tuple[int, str]] = field(default_factory=list)  # (step, what was not finite), with on_nonfinite="record"
     recorded: dict[int, dict] = field(default_factory=dict)     # step: summary of the recorder that `train` was given
+    threads: int | None = None                                  # on which the batches were shared out
 
     @property
     def symbols(self) -> int:

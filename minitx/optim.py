@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import backend
-from .backend import Array, array_module, wide
+from .backend import Array, array_module, fused, wide
 from .options import number, whole
 from .tensor import Tensor
 
@@ -143,19 +143,25 @@ class Adam(Optimizer):
             self.m[i], self.v[i] = xp.zeros_like(g), xp.zeros_like(g)
         if self.weight_decay and not self.decoupled:
             g = g + self.weight_decay * w
-        m, v = self.m[i], self.v[i]
-        m *= b1
-        m += (1 - b1) * g
-        v *= b2
-        v += (1 - b2) * (g * g)
-        t = int(self.counts[i])
-        size = xp.sqrt(v / (1 - b2 ** t))
-        size += self.eps
-        step = m / size
-        step *= self.lr / (1 - b1 ** t)
+        t, step = int(self.counts[i]), xp.empty_like(g)
+        adam(step, self.m[i], self.v[i], g, b1, b2, 1 - b1, 1 - b2, 1 - b2 ** t, self.eps, self.lr / (1 - b1 ** t))
         if self.weight_decay and self.decoupled:
             return w * (1 - self.lr * self.weight_decay) - step
         return w - step
+
+
+@fused
+def adam(xp, step, m, v, g, b1, b2, fresh1, fresh2, unbiased, eps, rate):   # type: ignore[no-untyped-def]
+    """The equations of `Adam`: new m and v, and in `step` what is to be taken from w. fresh = 1 - β, unbiased = 1 - β₂ᵗ."""
+    m *= b1
+    m += fresh1 * g
+    v *= b2
+    v += fresh2 * (g * g)
+    xp.divide(v, unbiased, out=step)
+    xp.sqrt(step, out=step)
+    step += eps
+    xp.divide(m, step, out=step)
+    step *= rate
 
 
 class AdamW(Adam):

@@ -54,9 +54,9 @@ def flops(op: str, given: dict[str, Any]) -> int:
         return 2 * batch * math.prod(x[-2:]) * (y[-1] if len(y) > 1 else 1)
     if op in ("attention", "flash_attention"):
         return 2 * _pairs(op, given) * (given["q"].shape[3] + given["v"].shape[3])
-    if "U" in given:            # a recurrent cell or sequence: x W and h U for every row of x
-        rows = math.prod(given["x"].shape[:-1])
-        return 2 * rows * (given["W"].size + given["U"].size)
+    if "U" in given:            # a recurrent cell or sequence: h U for every row, and x W unless that was done before
+        rows = math.prod(given["x" if "x" in given else "a"].shape[:-1])
+        return 2 * rows * (given["U"].size + (given["W"].size if "W" in given else 0))
     return 0
 
 

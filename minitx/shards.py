@@ -49,8 +49,8 @@ class Shards:
 
     One thread works on the whole batch, with the BLAS threads that the process has; several have one BLAS thread each. So it is
     too where rows cannot be told apart (`model.divisible` is False, or the arrays of a batch are of unequal length), and where
-    somebody looks on, who wants to see the whole batch: the same numbers up to rounding. Dropout draws in thread k from a
-    stream that is k jumps ahead.
+    somebody looks on, who wants to see the whole batch: the same numbers up to rounding, where none are drawn. Dropout draws in
+    thread k from a stream that is k jumps ahead.
     """
 
     def __init__(self, model: Model, threads: int | None = None) -> None:
@@ -60,11 +60,13 @@ class Shards:
             raise ValueError(f"Shards: a {type(model).__name__} reads a batch as a whole, so its rows cannot go to {threads} "
                              f"threads; give threads=1, or None")
         self.model, self.device = model, model.parameters()[0].device
-        self.rngs = list(generators(model).values()) if model.divisible else []
         if threads is None:
             worth = model.divisible and self.device == "cpu" and model.count_parameters() >= SMALL
-            threads = min(cores(), MOST) if worth and all(map(can_jump, self.rngs)) else 1
-        self.threads = threads
+            threads = min(cores(), MOST) if worth and all(map(can_jump, generators(model).values())) else 1
+        self.threads, self.rngs = threads, list(generators(model).values()) if threads > 1 else []
+        if stuck := [type(rng.bit_generator).__name__ for rng in self.rngs if not can_jump(rng)]:
+            raise ValueError(f"Shards: the model draws from a {stuck[0]}, which cannot jump ahead, so its draws cannot be told "
+                             f"apart on {threads} threads; build it with np.random.default_rng(seed), or give threads=1")
 
     def __enter__(self) -> Shards:
         self.pool = ThreadPoolExecutor(max(1, self.threads - 1))
@@ -86,10 +88,10 @@ class Shards:
 
     def divided(self, batch: Batch) -> list[Batch]:
         """The rows of a batch in as many parts as there are threads for it, the larger ones first."""
-        rows = {len(part) for part in batch}
-        if self.threads == 1 or len(rows) > 1 or looking():
+        rows = {part.shape[:1] for part in batch}               # () of a single number
+        if self.threads == 1 or len(rows) > 1 or () in rows or looking():
             return [batch]
-        count = max(1, min(self.threads, *rows))
+        count = max(1, min(self.threads, *rows.pop()))
         cuts = [np.array_split(part, count) for part in batch]
         shards = list(zip(*cuts, strict=True))
         return [shard for shard in shards if counted(shard)] or [batch]

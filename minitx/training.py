@@ -57,6 +57,8 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
     kind("train", Optimizer, "give one of minitx.optim", optimizer=optimizer)
     whole("train", 0, steps=steps)
     whole("train", accumulate=accumulate)
+    if threads is not None:
+        whole("train", threads=threads)
     for name, function in (("schedule", schedule), ("after_step", after_step)):
         if function is not None and not callable(function):
             raise TypeError(f"train: {name} is a {type(function).__name__}; expected a function, or None")
@@ -74,7 +76,7 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
     history = history or History()
     done, start = len(history.loss), time.perf_counter() - history.seconds
     groups = islice(_groups(batches, accumulate), max(steps - done, 0))
-    with Progress(steps, title, done) as bar, Shards(model, threads or history.threads) as shards:
+    with Progress(steps, title, done) as bar, Shards(model, history.threads if threads is None else threads) as shards:
         history.threads = shards.threads
         for step, group in enumerate(groups, done):
             if schedule:

@@ -5,9 +5,10 @@ import pytest
 
 import minitx as mx
 from minitx import ops
+from minitx.data.padding import PADDING
 from minitx.models import LanguageModel, RecurrentLM, TransformerLM
 from minitx.optim import SGD, Adam
-from minitx.training import PADDING, train
+from minitx.training import train
 
 from .common import every_device, refused
 

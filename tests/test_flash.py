@@ -1,4 +1,4 @@
-"""Attention in tiles: its memory grows with the length alone, and a module takes it by a rule of lengths that nobody notices."""
+"""Attention in tiles: its memory grows with the length alone, and a module takes it by a rule of lengths, unnoticed."""
 
 import tracemalloc
 

@@ -59,6 +59,8 @@ GUARDS = {
     "split: of nothing": (lambda x, i: ops.split(x[:, :0], sections=()), ValueError, "split: axis -1 has length 0"),
     "attention: scale": (lambda x, i: ops.attention(*heads(x), scale="1"),
                          ValueError, "attention: scale must be a finite number", "got '1'"),
+    "flash_attention: tile": (lambda x, i: ops.flash_attention(*heads(x), tile=0),
+                              ValueError, "flash_attention: tile is 0", "whole number of at least 1"),
     "attention: no number": (lambda x, i: ops.attention(*heads(x), scale=math.nan),
                              ValueError, "attention: scale must be a finite", "got nan"),
     "attention: too large": (lambda x, i: ops.attention(*heads(x), scale=math.inf),

@@ -152,3 +152,17 @@ def test_a_recurrence_reads_any_length_and_a_transformer_says_its_limit():
     refused(ValueError, lambda: RecurrentLM(V, 4, 5, cell="elman"), "RecurrentLM: cell must be one of rnn, gru, lstm, got")
     refused(ValueError, lambda: RecurrentLM(V, 4, 5, bidirectional=True), "RecurrentLM: bidirectional=True would read")
     refused(IndexError, lambda: MODELS["rnn"]()(IDS + V), "embedding: ids must be from 0 to 10")
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_few_symbols_are_multiplied_before_they_are_looked_up(cell):
+    model = RecurrentLM(3, 4, 5, L=2, cell=cell, rng=np.random.default_rng(0), dtype="float64")
+    ids, targets = np.random.default_rng(1).integers(0, 3, (2, 6, 8))
+    with mx.profile() as p:
+        fast = model.loss(ids, targets)
+    assert {row.calls for name, row in p.rows.items() if name in (f"{cell}_steps", cell)} == {1}, "one layer each"
+    slow = ops.cross_entropy(model.head(model.body(model.embed(ids))), targets)
+    np.testing.assert_allclose(fast.numpy(), slow.numpy(), rtol=1e-13)
+    fast, slow = (mx.gradients(loss) for loss in (fast, slow))
+    for name, w in model.named_parameters():
+        np.testing.assert_allclose(fast[w], slow[w], atol=1e-14, err_msg=name)

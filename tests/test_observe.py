@@ -208,6 +208,17 @@ def test_attention_shows_its_weights(op):
     assert own and not seen.of("watch"), "the watch of the caller comes first"
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_flash_attention_shows_the_weights_of_all_its_tiles(dtype):
+    q, k, v, mask = *(rng.standard_normal((2, 3, T, 4)).astype(dtype) for T in (5, 7, 7)), rng.random((2, 1, 5, 7)) < 0.7
+    shown = []
+    for op, options in (ops.attention, {}), (ops.flash_attention, {"tile": 2}):
+        op.vjp(q, k, v, mask, causal=True, watch=lambda *seen: shown.append(seen), **options)
+    [(*_, theirs, _), (name, ours, step)] = shown
+    assert (name, step, ours.dtype) == ("probs", None, dtype)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12 if dtype == "float64" else 1e-2)
+
+
 def test_additive_attention_shows_its_weights():
     q, k, v, w = (leaf(rng.standard_normal(shape)) for shape in ((2, 3, 4), (2, 5, 4), (2, 5, 2), (4,)))
     with mx.observe(Recorder()) as seen:

@@ -45,7 +45,8 @@ def test_the_flops_are_those_of_the_products_that_were_done(kind, monkeypatch):
     def counted(product):
         def count(a, b):
             out = product(a, b)
-            done.append(2 * out.size * (a.shape[-1]))
+            if a.ndim > 1 and b.ndim > 1:               # a product with a vector of ones is a sum
+                done.append(2 * out.size * a.shape[-1])
             return out
         return count
 

@@ -21,6 +21,7 @@ from ..options import whole
 from ..tensor import Tensor
 
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+OFTEN = 16          # symbols are few where each comes this often, on average
 HEAD_GAIN = 0.1     # a head that starts small makes the first guess nearly uniform: a first loss of about ln V
 
 
@@ -110,10 +111,15 @@ class RecurrentLM(LanguageModel):
         self.head = nn.Linear(H, V, gain=HEAD_GAIN, rng=rng, dtype=dtype)
         self.context = None
 
+    def forward(self, ids: Any) -> Tensor:
+        """head(body(embed(ids))), but that a few symbols for many places go to the first layer as such; see `nn.Symbols`."""
+        few = OFTEN * len(self.tokens.table) <= self.checked(ids).size
+        return self.head(self.body(nn.Symbols(ids, self.tokens.table) if few else self.embed(ids)))
+
     def embed(self, ids: Any) -> Tensor:
         return self.tokens(ids)
 
-    def body(self, x: Tensor) -> Tensor:
+    def body(self, x: Tensor | nn.Symbols) -> Tensor:
         return self.dropout(self.recurrence(x)[0])
 
     def step(self, ids: Any, state: Any = None) -> tuple[Tensor, Any]:

@@ -8,7 +8,7 @@ Read next: `transformer.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,31 @@ from ..options import kind, number, whole
 from ..tensor import Tensor, zeros
 from .layers import Dropout
 from .module import Module, as_lengths, check_sequences
+
+
+class Symbols(NamedTuple):
+    """An input that is looked up: ids (B, T) and the table (V, D) with a vector for each symbol.
+
+    Where there are many more places than symbols, a first layer works out what a symbol brings to a step, x W + b, once for
+    each of the V, and looks that up: the same numbers, for V products in place of B T.
+    """
+
+    ids: Any
+    table: Tensor
+
+    ndim = 3
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return *self.ids.shape, self.table.shape[1]
+
+    def vectors(self) -> Tensor:
+        """(B, T, D)."""
+        return ops.embedding(self.ids, self.table)
+
+    def times(self, W: Tensor, b: Tensor) -> Tensor:
+        """x W + b for every place, (B, T, width of W)."""
+        return ops.embedding(self.ids, ops.linear(self.table, W, b))
 
 
 class RNNLayer(Module):
@@ -34,7 +59,9 @@ class RNNLayer(Module):
         self.b = init.constant(H, value=0.0, dtype=dtype)
         self.activation = activation
 
-    def forward(self, x: Tensor, h: Tensor, lengths: Any = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor | Symbols, h: Tensor, lengths: Any = None) -> tuple[Tensor, Tensor]:
+        if isinstance(x, Symbols):
+            return ops.rnn_steps(x.times(self.W, self.b), h, self.U, lengths, activation=self.activation)
         return ops.rnn(x, h, self.W, self.U, self.b, lengths, activation=self.activation)
 
 
@@ -48,7 +75,9 @@ class GRULayer(Module):
         self.U = init.orthogonal(H, 3, rng=rng, dtype=dtype)
         self.b, self.bU = init.constant(3 * H, value=0.0, dtype=dtype), init.constant(3 * H, value=0.0, dtype=dtype)
 
-    def forward(self, x: Tensor, h: Tensor, lengths: Any = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor | Symbols, h: Tensor, lengths: Any = None) -> tuple[Tensor, Tensor]:
+        if isinstance(x, Symbols):
+            return ops.gru_steps(x.times(self.W, self.b), h, self.U, self.bU, lengths)
         return ops.gru(x, h, self.W, self.U, self.b, self.bU, lengths)
 
 
@@ -65,7 +94,9 @@ class LSTMLayer(Module):
         self.b = init.constant(4 * H, value=0.0, dtype=dtype)
         self.b.array[H:2 * H] = forget_bias
 
-    def forward(self, x: Tensor, h: Tensor, c: Tensor, lengths: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor | Symbols, h: Tensor, c: Tensor, lengths: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+        if isinstance(x, Symbols):
+            return ops.lstm_steps(x.times(self.W, self.b), h, c, self.U, lengths)
         return ops.lstm(x, h, c, self.W, self.U, self.b, lengths)
 
 
@@ -76,6 +107,8 @@ class Recurrence(Module):
         bidirectional: a second recurrence in each layer reads backwards; hs is (B, T, 2H), forwards first, then backwards.
         dropout: the probability with which what goes from one layer to the next is dropped while training.
         learned_state: the first state is a parameter, starting at zero, in place of zero for ever.
+
+    x may also be `Symbols`.
 
     `forward(x, state, lengths)`: without a state, from zero (or the learned one). `lengths` (B) integers, in any order, 0 to T:
     the steps behind them are padding; hs is zero there, and all results are those of runs without it.
@@ -102,7 +135,9 @@ class Recurrence(Module):
         self.start = [init.constant(len(self.layers), 1, H, value=0.0, dtype=dtype)
                       for _ in self.layer.states] if learned_state else None
 
-    def forward(self, x: Tensor, state: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, x: Tensor | Symbols, state: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
+        if isinstance(x, Symbols) and self.directions == 2:
+            x = x.vectors()
         check_sequences(type(self).__name__, x)
         starts = list(zip(*(ops.unstack(s) for s in self.initial_states(x.shape[0], state)), strict=True))
         lengths = as_lengths(type(self).__name__, lengths, self.layers[0].U.device)

@@ -58,7 +58,7 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
 
     def tiles():                            # pieces of the keys, each with the pieces of the queries that see some of it
         for s in range(0, Tk, tile):
-            yield slice(s, min(s + tile, Tk)), [slice(t, min(t + tile, Tq)) for t in range(max(s - ahead, 0), Tq, tile)]
+            yield slice(s, s + tile), [slice(t, t + tile) for t in range(max(s - ahead, 0), Tq, tile)]
 
     def rows(x):                            # (B, N, t, ·) -> (B, M, N/M t, ·), as in attention
         return x.reshape(B, M, each * x.shape[2], x.shape[3])
@@ -108,9 +108,9 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
         watch("probs", probs.astype(dtype, copy=False), None)
 
     def backward(dy):
-        dy = dy.astype(q.dtype, copy=False)
         mean = row_sum(dy * y)                                                               # Σ dprobs probs = Σ dy y
-        dq, dk, dv, dbias = (None if x is None else xp.zeros_like(x) for x in (q, k, v, bias))
+        dq, dk, dv = (xp.zeros_like(x) for x in (q, k, v))
+        dbias = xp.zeros(() if bias is None else bias.shape, q.dtype)
         for to, queries in tiles():
             keys, values = upright(k[:, :, to] * scale), upright(v[:, :, to])
             for at in queries:
@@ -126,7 +126,7 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
                     dbias_at += unbroadcast(dscores, dbias_at.shape)
         dq *= scale
         dk *= scale
-        dq, dk, dv, dbias = (None if x is None else x.astype(dtype, copy=False) for x in (dq, dk, dv, dbias))
+        dq, dk, dv, dbias = (x.astype(dtype, copy=False) for x in (dq, dk, dv, dbias))
         return dq, dk, dv, None, None if bias is None else dbias.reshape(to_bias)
 
     return y.astype(dtype, copy=False), backward

@@ -10,7 +10,7 @@ one's own end. `watch` is shown NaN in the padding.
 Read next: `sequences.py`.
 """
 
-from ..backend import array_module, panels, product, total
+from ..backend import array_module, fused, panels, product, total
 from ..op import op
 from .lengths import entering, live_steps, only_live, stand_still, through, watching
 from .recurrent import activation_of, show
@@ -94,16 +94,10 @@ def gru_steps(a, h0, U, bU, lengths=None, *, watch=None):
         h = entering(live, t, hs[t])
         p = product(h, wide_U) + bU                                                          # 1
         rz, n = gates[t, :, :2 * H], gates[t, :, 2 * H:]
-        rz += p[:, :2 * H]                                                                   # 2  σ(a) = ½ + ½ tanh(a/2)
-        rz *= 0.5
-        xp.tanh(rz, out=rz)
-        rz *= 0.5
-        rz += 0.5
+        gru_gates(rz, p[:, :2 * H])                                                          # 2
         r, z = parts(rz, 2)
-        p_n[t] = p[:, 2 * H:]                                                                # 3
-        n += r * p_n[t]
-        xp.tanh(n, out=n)
-        xp.add(n, z * (h - n), out=hs[t + 1])                                                # 4
+        p_n[t] = p[:, 2 * H:]
+        gru_state(n, r, z, p_n[t], h, hs[t + 1])                                             # 3, 4
         stand_still(live, t, hs)
         if watch:
             show(watch, t, r=r, z=z, n=n)
@@ -135,6 +129,24 @@ def gru_steps(a, h0, U, bU, lengths=None, *, watch=None):
     return (only_live(live, hs[1:]).swapaxes(0, 1), hs[-1]), backward
 
 
+@fused
+def gru_gates(xp, rz, p):
+    """Steps 2 of `gru_steps`, in place of a_t in rz: σ(a) = ½ + ½ tanh(a/2)."""
+    rz += p
+    rz *= 0.5
+    xp.tanh(rz, out=rz)
+    rz *= 0.5
+    rz += 0.5
+
+
+@fused
+def gru_state(xp, n, r, z, p_n, h, h_next):
+    """Steps 3 and 4 of `gru_steps`, in place of a_n in n."""
+    n += r * p_n
+    xp.tanh(n, out=n)
+    xp.add(n, z * (h - n), out=h_next)
+
+
 @op("a (B, T, 4H), h0 (B, H), c0 (B, H), U (H, 4H), lengths?:int (B) -> hs (B, T, H), h (B, H), c (B, H)")
 def lstm_steps(a, h0, c0, U, lengths=None, *, watch=None):
     """The steps of a long short-term memory; see `lstm_cell`. Returns all h, the last h, the last c.
@@ -163,16 +175,10 @@ def lstm_steps(a, h0, c0, U, lengths=None, *, watch=None):
     hs[0], cs[0] = h0, c0
     xp.multiply(only_live(live, a.swapaxes(0, 1)), half, out=gates)
     for t in range(T):
-        gate, c = gates[t], cs[t + 1]
-        gate += product(entering(live, t, hs[t]), half_U)                                    # 1
-        xp.tanh(gate, out=gate)
-        gate *= half
-        gate += rest
+        gate = gates[t]
+        lstm_gates(gate, product(entering(live, t, hs[t]), half_U), half, rest)              # 1
         i, f, g, o = parts(gate, 4)
-        xp.multiply(f, entering(live, t, cs[t]), out=c)                                      # 2
-        c += i * g
-        xp.tanh(c, out=tanh_c[t])                                                            # 3
-        xp.multiply(o, tanh_c[t], out=hs[t + 1])
+        lstm_state(i, f, g, o, entering(live, t, cs[t]), cs[t + 1], tanh_c[t], hs[t + 1])    # 2, 3
         stand_still(live, t, hs)
         stand_still(live, t, cs)
         if watch:
@@ -194,12 +200,7 @@ def lstm_steps(a, h0, c0, U, lengths=None, *, watch=None):
             dc, dc_past = through(live, t, dc)
             if watch:
                 show(watch, t, dh=dh, dc=dc)
-            dc = dc + dh * dc_dh[t]                                                          # 3
-            da_i[t] *= dc                                                                    # 2, 1
-            da_f[t] *= dc
-            da_g[t] *= dc
-            da_o[t] *= dh
-            dc = dc * f[t]
+            dc = lstm_back(dh, dc, dc_dh[t], f[t], da_i[t], da_f[t], da_g[t], da_o[t])       # 3, 2, 1
             dh = product(da[t], back_U)
             if live is not None:
                 dh += dh_past
@@ -208,3 +209,32 @@ def lstm_steps(a, h0, c0, U, lengths=None, *, watch=None):
         return da.swapaxes(0, 1), dh, dc, dU, None
 
     return (only_live(live, hs[1:]).swapaxes(0, 1), hs[-1], cs[-1]), backward
+
+
+@fused
+def lstm_gates(xp, gate, p, half, rest):
+    """Step 1 of `lstm_steps`, in place of a_t in `gate`; what belongs to a σ is halved already."""
+    gate += p
+    xp.tanh(gate, out=gate)
+    gate *= half
+    gate += rest
+
+
+@fused
+def lstm_state(xp, i, f, g, o, c, c_next, tanh_c, h_next):
+    """Steps 2 and 3 of `lstm_steps`, into the last three."""
+    xp.multiply(f, c, out=c_next)
+    c_next += i * g
+    xp.tanh(c_next, out=tanh_c)
+    xp.multiply(o, tanh_c, out=h_next)
+
+
+@fused
+def lstm_back(xp, dh, dc, dc_dh, f, da_i, da_f, da_g, da_o):
+    """The way back of a step: da in place of its slopes; returns dc of the step before."""
+    dc = dc + dh * dc_dh
+    da_i *= dc
+    da_f *= dc
+    da_g *= dc
+    da_o *= dh
+    return dc * f

@@ -1,0 +1,254 @@
+"""What each technique of `docs/speed.md` is worth: one is switched off at a time, and the same step taken with and without.
+
+    python examples/benchmarks/techniques.py --out docs/speed/techniques.json
+
+The step is that of `speed.py`. A switch puts the readable form, or nothing, in the place of one name, in a process of its own:
+nothing in minitx knows of it. First the numbers that come out must agree; then all take turns, and what is shown is the time
+without the technique over that with all of them, round by round, as the median with its range. It takes two to three minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import peer_minitx
+import speed
+import worker
+from workloads import GROUPS, NARROW, Work, attention
+
+from minitx import backend, ops, special
+from minitx.models import LanguageModel, RecurrentLM, one_symbol
+from minitx.ops import steps
+from minitx.optim import Adam, AdamW
+from minitx.shards import Shards
+
+ALL = "all"                                     # nothing is switched off
+ERFC = Work("erfc", "function", "erfc", {"x": NARROW})
+SQUARES = [attention(T) for T in (128, 256, 512, 1024)]
+TRAINING = [GROUPS[name][0] for name in ("W1", "W1s", "W2", "W2s")]
+WORKS = {work.name: work for work in (*TRAINING, *SQUARES, GROUPS["W5"][0], ERFC)}
+Put = Callable[[Any, str, Any], None]           # `setattr`, or what keeps book of it
+
+
+# The switches: what stands in place of the fast form
+
+def one_shard(put: Put) -> None:
+    """The whole batch on one thread of Python, and every product on as many threads of BLAS."""
+    put(peer_minitx, "Shards", partial(Shards, threads=1))
+
+
+def a_shard_for_every_thread(put: Put) -> None:
+    """Small models too are shared out."""
+    put(peer_minitx, "Shards", partial(Shards, threads=2))
+
+
+def freed_memory_goes_back(put: Put) -> None:
+    put(peer_minitx, "keep_freed_memory", lambda: False)
+
+
+def one_panel(put: Put) -> None:
+    """The recurrent weights as they are: one product with all columns."""
+    put(steps, "panels", lambda W, rows: W)
+
+
+def slopes_in_the_loop(put: Put) -> None:
+    put(ops.lstm_steps, "vjp", partial(slopes_step_by_step, ops.lstm_steps.vjp))
+
+
+def slopes_step_by_step(fast: Callable, a: Any, h0: Any, c0: Any, U: Any, lengths: Any = None, **options: Any) -> Any:
+    """`lstm_steps` without padding, with a backward that goes through time as `lstm_cell` does."""
+    value, backward = fast(a, h0, c0, U, lengths, **options)
+    kept = inspect.getclosurevars(backward).nonlocals
+    gates, hs, cs, tanh_c = (kept[name] for name in ("gates", "hs", "cs", "tanh_c"))
+    T, B, H = tanh_c.shape
+
+    def readable(dhs: Any, dh: Any, dc: Any) -> Any:
+        da, back_U = np.empty_like(gates), steps.panels(U.T, B)
+        for t in reversed(range(T)):
+            i, f, g, o = steps.parts(gates[t], 4)
+            dh = dh + dhs[:, t]
+            do = dh * tanh_c[t]
+            dc = dc + dh * o * (1 - tanh_c[t] * tanh_c[t])
+            di, df, dg, dc = dc * g, dc * cs[t], dc * i, dc * f
+            da[t] = np.concatenate([di * i * (1 - i), df * f * (1 - f), dg * (1 - g * g), do * o * (1 - o)], axis=-1)
+            dh = steps.product(da[t], back_U)
+        return da.swapaxes(0, 1), dh, dc, hs[:-1].reshape(T * B, H).T @ da.reshape(T * B, 4 * H), None
+
+    return value, readable
+
+
+def look_up_before_the_product(put: Put) -> None:
+    put(RecurrentLM, "forward", LanguageModel.forward)
+
+
+def cells(put: Put) -> None:
+    """The recurrence in its readable form, cell by cell, which has neither panels nor table nor slopes at once."""
+    look_up_before_the_product(put)
+    put(ops.lstm, "vjp", ops.lstm.reference.vjp)
+
+
+def whole_square(put: Put) -> None:
+    put(ops.flash_attention, "vjp", ops.flash_attention.reference.vjp)
+
+
+def sums_by_sum(put: Put) -> None:
+    backend.register(dataclasses.replace(backend.device("cpu"), blas=False))
+
+
+def parameter_by_parameter(put: Put) -> None:
+    put(peer_minitx, "Adam", OneByOne)
+    put(peer_minitx, "AdamW", OneByOneW)
+
+
+class OneByOne(Adam):
+    """Adam as its paper writes it, for one parameter after the other."""
+
+    def step(self) -> None:
+        if not hasattr(self, "each"):
+            self.t, self.each = 0, [(np.zeros_like(p.array), np.zeros_like(p.array)) for p in self.parameters]
+        self.t += 1
+        b1, b2 = self.betas
+        for p, (m, v) in zip(self.parameters, self.each, strict=True):
+            m[:] = b1 * m + (1 - b1) * p.grad
+            v[:] = b2 * v + (1 - b2) * p.grad * p.grad
+            shrunk = p.array * (1 - self.lr * self.weight_decay)
+            p.assign_(shrunk - self.lr * (m / (1 - b1 ** self.t)) / (np.sqrt(v / (1 - b2 ** self.t)) + self.eps))
+
+
+class OneByOneW(OneByOne, AdamW):
+    pass
+
+
+def attention_in_three_steps(put: Put) -> None:
+    put(ops.attention, "vjp", ops.attention.reference.vjp)
+
+
+def gelu_as_written(put: Put) -> None:
+    put(ops.gelu, "vjp", plain_gelu)
+
+
+def plain_gelu(x: Any, *, approximate: str = "tanh") -> Any:
+    """The formulas of `ops.gelu` as they stand, each operator with an array of its own."""
+    c, a = math.sqrt(2 / math.pi), 0.044715
+    p = (1 + np.tanh(c * (x + a * x * x * x))) / 2
+    return x * p, lambda dy: dy * p * (1 + 2 * x * (1 - p) * c * (1 + 3 * a * x * x))
+
+
+def every_symbol_through_the_model(put: Put) -> None:
+    put(one_symbol, "fits", lambda model, ids, cache: False)
+
+
+def number_by_number(put: Put) -> None:
+    put(special, "erfc", lambda x: np.array([math.erfc(v) for v in x.ravel().tolist()], x.dtype).reshape(x.shape))
+
+
+SWITCHES: dict[str, tuple[Callable[[Put], None], list[str]]] = {
+    "shards": (one_shard, ["W1", "W2", "W2s"]),
+    "one shard for small models": (a_shard_for_every_thread, ["W1s"]),
+    "memory that stays": (freed_memory_goes_back, ["W1", "W1s", "W2", "W2s"]),
+    "panels": (one_panel, ["W1", "W1s"]),
+    "slopes at once": (slopes_in_the_loop, ["W1", "W1s"]),
+    "vocabulary table": (look_up_before_the_product, ["W1", "W1s"]),
+    "the three together, and no cells": (cells, ["W1", "W1s"]),
+    "sums as products": (sums_by_sum, ["W2", "W2s"]),
+    "attention in place": (attention_in_three_steps, ["W2", "W2s"]),
+    "gelu in place": (gelu_as_written, ["W2", "W2s"]),
+    "Adam on a flat buffer": (parameter_by_parameter, ["W1", "W1s", "W2", "W2s"]),
+    "attention in tiles": (whole_square, [work.name for work in SQUARES]),
+    "one symbol at a time": (every_symbol_through_the_model, ["W5 gpt"]),
+    "erfc as a polynomial": (number_by_number, ["erfc"]),
+}
+
+
+# Measuring
+
+def prepare(off: str, work: Work, threads: int) -> list[list[np.ndarray]]:
+    """In a process of its own: switch one technique off, build the step, and take it; what came out."""
+    peer_minitx.BUILDERS["function"] = function
+    if off != ALL:
+        SWITCHES[off][0](setattr)
+    return worker.prepare(contender(work), work, threads, "cpu")
+
+
+def contender(work: Work) -> str:
+    return "minitx flash" if work.kind == "attention" else "minitx"
+
+
+def function(work: Work, _: str, device: str) -> Callable[[], Any]:
+    x = np.random.default_rng(0).standard_normal(work.sizes["x"]).astype("float32")
+    return lambda: backend.erfc(x)
+
+
+def compare(work: Work, args: argparse.Namespace) -> dict[str, Any]:
+    """A workload with all techniques, and without each: they agree, then they take turns."""
+    names = [ALL, *(name for name, (_, works) in SWITCHES.items() if work.name in works)]
+    with ExitStack() as stack:
+        processes = {name: stack.enter_context(speed.start()) for name in names}
+        asked = {name: process.submit(prepare, name, work, args.threads) for name, process in processes.items()}
+        agree(work, {name: future.result() for name, future in asked.items()})
+        rounds: dict[str, list[float]] = {name: [] for name in names}
+        for _ in range(args.rounds):
+            for name, process in processes.items():
+                rounds[name].append(process.submit(worker.measure, contender(work), args.seconds).result())
+    return {"ms": {name: median(ms) for name, ms in rounds.items()},
+            "without": {name: ratio(rounds[name], rounds[ALL]) for name in names[1:]}}
+
+
+def ratio(without: list[float], with_all: list[float]) -> dict[str, float]:
+    found = [a / b for a, b in zip(without, with_all, strict=True)]
+    return {"median": median(found), "low": min(found), "high": max(found)}
+
+
+def agree(work: Work, found: dict[str, list[list[np.ndarray]]]) -> None:
+    """End here unless the numbers are the same without any technique, up to rounding."""
+    for name, results in found.items():
+        for ours, expected in zip(results, found[ALL], strict=True):
+            if not all(map(speed.alike, ours, expected)):
+                sys.exit(f"{work.name} without {name}: {speed.briefly(ours[0])}; expected {speed.briefly(expected[0])}, "
+                         f"so the times cannot be compared")
+
+
+def main() -> None:
+    args = arguments()
+    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), str(args.threads)))
+    about, results = speed.machine(args), {}
+    for work in (WORKS[name] for name in args.work):
+        results[work.name] = compare(work, args)
+        print(f"{work.name}: {results[work.name]['ms'][ALL]:.2f} ms; without")
+        for name, r in results[work.name]["without"].items():
+            print(f"    {name:<34}{r['median']:6.2f} of that ({r['low']:.2f} … {r['high']:.2f})", flush=True)
+    if args.out:
+        Path(args.out).write_text(json.dumps({**about, "workloads": results}, indent=1) + "\n")
+        print(f"wrote {args.out}")
+
+
+def arguments() -> argparse.Namespace:
+    def names(text: str) -> list[str]:
+        if unknown := set(text.split(",")) - set(WORKS):
+            raise argparse.ArgumentTypeError(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKS)}")
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--work", type=names, default=list(WORKS), help="such as W1,W2s (default: all)")
+    parser.add_argument("--threads", type=int, default=2, help="for the whole process (default: 2)")
+    parser.add_argument("--rounds", type=int, default=7, help="turns that each takes (default: 7)")
+    parser.add_argument("--seconds", type=float, default=0.3, help="length of a turn, at least one step (default: 0.3)")
+    parser.add_argument("--out", help="a JSON file for all numbers")
+    return parser.parse_args(namespace=argparse.Namespace(device="cpu"))
+
+
+if __name__ == "__main__":
+    main()
