@@ -101,7 +101,7 @@ def is_array(x: object) -> bool:
 
 def as_array(x: Any) -> Any:
     """NumPy makes scalars of 0-d results: those as arrays again, all else as it is."""
-    return np.asarray(x) if isinstance(x, np.generic) else x
+    return x if type(x) is np.ndarray or not isinstance(x, np.generic) else np.asarray(x)
 
 
 def owner(x: Array) -> Array:

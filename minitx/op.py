@@ -29,7 +29,7 @@ from .backend import Array, owner
 from .contract import Lengths, ShapeLine, ShapeRule, any_shape
 from .observer import observer
 from .tape import Node
-from .tensor import Tensor, tracking
+from .tensor import Tensor, made, tracking
 
 OPS: dict[str, Op] = {}     # minitx's own ops by name: the list that the gradient-check contract runs over
 
@@ -48,6 +48,7 @@ class Op:
         self.optional = {p.name for p in parameters if p.default is None}
         self.open = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._seen: set[tuple] = set()
+        self._names: dict[int, list[str]] = {}
         said = [spec.name for spec in shapes.inputs]
         if isinstance(shapes, ShapeLine) and said != self.arrays + [self.many] * bool(self.many):
             raise ValueError(f"op {self.name}: its shape line speaks of {', '.join(said) or 'nothing'}, but it takes "
@@ -72,8 +73,12 @@ class Op:
                 inputs.append(None)
                 if isinstance(x, np.generic):
                     x = np.asarray(x)
+                elif not backend.is_array(x):
+                    arrays.append(x)
+                    key.append(type(x))
+                    continue
             arrays.append(x)
-            key.append((type(x), x.shape, x.dtype) if backend.is_array(x) else type(x))
+            key += type(x), x.shape, x.dtype
         if new := (signature := tuple(key)) not in self._seen:
             lengths = self._check(arrays)
         if static:
@@ -92,7 +97,7 @@ class Op:
             raise self._explained(error, arrays, static) from error
         out, backward = self._pair(result)
         many = type(out) is tuple
-        outs = [backend.as_array(y) for y in (out if many else (out,))]
+        outs = list(map(backend.as_array, out)) if many else [backend.as_array(out)]
         if new:
             self._check_outputs(outs, lengths)
             if len(self._seen) >= 4096:
@@ -104,14 +109,15 @@ class Op:
             report = onlooker.output(self, arrays, outs)
             if node is not None and report is not None:
                 node.reports += (report,)
-        results = tuple([self._made(y, node, slot, inputs) for slot, y in enumerate(outs)])
-        return results if many else results[0]
+        if many:
+            return tuple([self._made(y, node, slot, inputs) for slot, y in enumerate(outs)])
+        return self._made(outs[0], node, 0, inputs)
 
     def _made(self, y: Array, node: Node | None, slot: int, inputs: Sequence[Tensor | None]) -> Tensor:
-        t = Tensor(y)
-        t.made_by, t.version = self.name, None
+        t = made(y, self.name)
+        view = y.base is not None
         for x in inputs:                        # a view of a leaf changes with it
-            if x is not None and x.version and (x.array is y or (y.base is not None and owner(x.array) is owner(y))):
+            if x is not None and x.version and (x.array is y or (view and owner(x.array) is owner(y))):
                 t.version = x.version
         if node is not None and y.dtype.kind == "f":
             t.requires_grad, t.node, t.slot = True, node, slot
@@ -119,7 +125,10 @@ class Op:
 
     def names(self, count: int) -> list[str]:
         """The names of the first `count` positional arguments; those of `*xs` are numbered."""
-        return self.arrays[:count] + [f"{self.many or 'extra'}[{i}]" for i in range(count - len(self.arrays))]
+        if count not in self._names:
+            self._names[count] = [*self.arrays[:count],
+                                  *(f"{self.many or 'extra'}[{i}]" for i in range(count - len(self.arrays)))]
+        return self._names[count]
 
     def _by_position(self, args: tuple, static: dict) -> tuple[tuple, dict]:
         """Arrays that were passed by name, such as `attention(q, k, v, mask=m)`, in their places."""

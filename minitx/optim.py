@@ -151,7 +151,7 @@ class Adam(Optimizer):
 
 
 @fused
-def adam(xp, step, m, v, g, b1, b2, fresh1, fresh2, unbiased, eps, rate):   # type: ignore[no-untyped-def]
+def adam(xp, step, m, v, g, b1, b2, fresh1, fresh2, unbiased, eps, rate):
     """The equations of `Adam`: new m and v, and in `step` what is to be taken from w. fresh = 1 - β, unbiased = 1 - β₂ᵗ."""
     m *= b1
     m += fresh1 * g

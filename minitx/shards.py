@@ -19,14 +19,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from .backend import Array, as_array, is_array, to_device
+from .backend import Array, array_module, as_array, is_array, to_device
 from .data.padding import PADDING
 from .models import Model
 from .observer import looking
@@ -92,7 +92,7 @@ class Shards:
         if self.threads == 1 or len(rows) > 1 or () in rows or looking():
             return [batch]
         count = max(1, min(self.threads, *rows.pop()))
-        cuts = [np.array_split(part, count) for part in batch]
+        cuts = [array_module(part).array_split(part, count) for part in batch]
         shards = list(zip(*cuts, strict=True))
         return [shard for shard in shards if counted(shard)] or [batch]
 
@@ -105,7 +105,7 @@ class Shards:
             for k, shard in enumerate(shards[1:], 1):
                 context = copy_context()            # what is set here (no_grad, NumPy's errstate) is set there
                 context.run(stand_in, rngs, k)
-                others.append(self.pool.submit(context.run, self.one, *shard))
+                others.append(self.pool.submit(partial(context.run, self.one, *shard)))
             try:
                 return [self.one(*shards[0]), *(other.result() for other in others)]
             finally:

@@ -65,11 +65,11 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
     if loss.node is None:
         return {loss: seed}
     total: dict[Any, Array] = {(loss.node, loss.slot): seed}
+    kind = type(seed)
     owned = set()                               # the sums that this walk has allocated, and so may write into
     for node in _newest_first(loss.node):
-        dys = [total.pop((node, slot), None) for slot in range(len(node.outputs))]
-        dys = [array_module(seed).zeros(*output) if dy is None else dy
-               for dy, output in zip(dys, node.outputs, strict=True)]
+        dys = [total.pop((node, slot)) if (node, slot) in total else array_module(seed).zeros(*output)
+               for slot, output in enumerate(node.outputs)]
         for report in node.reports:
             report(dys)
         try:
@@ -78,7 +78,7 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
             error.add_note(f"This happened in the backward of {node.name}, given gradients of shape "
                            f"{', '.join(str(dy.shape) for dy in dys)}.")
             raise
-        for edge, dx in _checked(node, dxs, type(seed)):
+        for edge, dx in _checked(node, dxs, kind):
             if edge not in total:
                 total[edge] = dx
             elif edge in owned:
@@ -119,18 +119,19 @@ def _newest_first(start: Node) -> list[Node]:
 
 def _checked(node: Node, dxs: Any, kind: Any) -> list[tuple[Any, Array]]:
     """What a backward returned: an edge and a gradient of the right look for every tracked argument."""
-    dxs = dxs if type(dxs) in (tuple, list) else (dxs,)
-    while len(dxs) > len(node.edges) and dxs[-1] is None:       # of an optional argument that was left out
+    dxs, edges = dxs if type(dxs) is tuple or type(dxs) is list else (dxs,), node.edges
+    while len(dxs) > len(edges) and dxs[-1] is None:            # of an optional argument that was left out
         dxs = dxs[:-1]
-    if len(dxs) != len(node.edges):
-        raise RuntimeError(f"{node.name}: its backward returned {len(dxs)} gradients for {len(node.edges)} arguments; "
+    if len(dxs) != len(edges):
+        raise RuntimeError(f"{node.name}: its backward returned {len(dxs)} gradients for {len(edges)} arguments; "
                            f"return one per positional argument, None where there is none")
     pairs = []
-    for i, (edge, dx) in enumerate(zip(node.edges, dxs, strict=True)):
+    for i, (edge, dx) in enumerate(zip(edges, dxs, strict=True)):
         if edge is None:
             continue
         shape, dtype = edge[0].outputs[edge[1]] if type(edge) is tuple else (edge.array.shape, edge.array.dtype)
-        dx = as_array(dx)
+        if type(dx) is not kind:
+            dx = as_array(dx)
         if type(dx) is not kind or dx.shape != shape or dx.dtype != dtype:
             got = (f"shape {dx.shape}, {dx.dtype} on {device_of(dx).name}" if backend.is_array(dx)
                    else "None" if dx is None else f"a {type(dx).__name__}")

@@ -170,6 +170,14 @@ class Tensor:
             leaf.grad = grad.copy() if leaf.grad is None else backend.as_array(leaf.grad + grad)
 
 
+def made(array: Array, by: str) -> Tensor:
+    """What the op `by` made, a plain array of that device: a Tensor without the checks of `Tensor(...)`, for speed."""
+    t = Tensor.__new__(Tensor)
+    t.array, t.made_by = array, by
+    t.requires_grad, t.grad, t.node, t.slot, t.version = False, None, None, 0, None
+    return t
+
+
 def tensor(data: Any, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
     """A Tensor with its own copy of `data`: an array, a Tensor, or (nested lists of) numbers.
 

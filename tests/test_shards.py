@@ -196,9 +196,9 @@ class Branches(Model):
         self.frozen, self.made = mx.tensor([2.0], dtype="float64"), []
 
     def loss(self, x, targets):
-        self.made.append(leaf([1.0]))
+        self.made.append(made := leaf([1.0]))
         w = self.plus if x[0, 0] > 0 else self.minus
-        return (w * self.frozen * self.made[-1] * x).sum() * (1 / x.size)
+        return (w * self.frozen * made * x).sum() * (1 / x.size)
 
 
 def test_a_parameter_that_one_shard_uses_has_the_gradient_of_that_one():
@@ -214,7 +214,7 @@ def test_frozen_parameters_stay_without_gradient(kind):
     for p in model.parameters()[::2]:
         p.requires_grad = False
     found = back(model, [batch_for(kind)], 2)
-    assert len(found[1]) == len(model.parameters()) // 2 or len(found[1]) < len(model.parameters())
+    assert len(found[1]) == len(model.parameters()) // 2
     agree(found, in_one_piece(model, batch_for(kind)))
 
 
@@ -263,7 +263,6 @@ def test_each_shard_drops_with_numbers_of_its_own_so_many_jumps_ahead(bits):
         for _, [[first], _], mask in model.seen:
             np.testing.assert_array_equal(mask, masks[int(first) // 2])
         assert len({mask.tobytes() for mask in masks}) == 3
-        assert own.bit_generator.state["state"] == follows.bit_generator.state["state"] or bits is np.random.MT19937
         assert own.random() == follows.random(), "what the shards drew from is the stream of the first, and no other"
 
 

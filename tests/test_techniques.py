@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from minitx import backend
-from minitx.nn import recurrent
+from minitx.models import language
 
 from .test_benchmarks import FOLDER, script, small, tiny  # noqa: F401  small sizes, in this process
 
@@ -17,7 +17,7 @@ def techniques(monkeypatch):
     for name, work in found.WORKS.items():
         if work.kind in ("training", "generation", "attention"):
             monkeypatch.setitem(found.WORKS, name, small(work))
-    monkeypatch.setattr(recurrent, "FEW", 0)                # the table, however few the places
+    monkeypatch.setattr(language, "OFTEN", 0)               # the table, however few the places
     return found
 
 

@@ -108,13 +108,13 @@ def sums_by_sum(put: Put) -> None:
     backend.register(dataclasses.replace(backend.device("cpu"), blas=False))
 
 
-def parameter_by_parameter(put: Put) -> None:
-    put(peer_minitx, "Adam", OneByOne)
-    put(peer_minitx, "AdamW", OneByOneW)
+def adam_as_written(put: Put) -> None:
+    put(peer_minitx, "Adam", Plain)
+    put(peer_minitx, "AdamW", PlainW)
 
 
-class OneByOne(Adam):
-    """Adam as its paper writes it, for one parameter after the other."""
+class Plain(Adam):
+    """Adam as its paper writes it, each operator with an array of its own."""
 
     def step(self) -> None:
         if not hasattr(self, "each"):
@@ -128,7 +128,7 @@ class OneByOne(Adam):
             p.assign_(shrunk - self.lr * (m / (1 - b1 ** self.t)) / (np.sqrt(v / (1 - b2 ** self.t)) + self.eps))
 
 
-class OneByOneW(OneByOne, AdamW):
+class PlainW(Plain, AdamW):
     pass
 
 
@@ -161,12 +161,12 @@ SWITCHES: dict[str, tuple[Callable[[Put], None], list[str]]] = {
     "memory that stays": (freed_memory_goes_back, ["W1", "W1s", "W2", "W2s"]),
     "panels": (one_panel, ["W1", "W1s"]),
     "slopes at once": (slopes_in_the_loop, ["W1", "W1s"]),
-    "vocabulary table": (look_up_before_the_product, ["W1", "W1s"]),
-    "the three together, and no cells": (cells, ["W1", "W1s"]),
+    "vocabulary table": (look_up_before_the_product, ["W1"]),
+    "all of the recurrence": (cells, ["W1", "W1s"]),
     "sums as products": (sums_by_sum, ["W2", "W2s"]),
     "attention in place": (attention_in_three_steps, ["W2", "W2s"]),
     "gelu in place": (gelu_as_written, ["W2", "W2s"]),
-    "Adam on a flat buffer": (parameter_by_parameter, ["W1", "W1s", "W2", "W2s"]),
+    "Adam in place": (adam_as_written, ["W1", "W1s", "W2", "W2s"]),
     "attention in tiles": (whole_square, [work.name for work in SQUARES]),
     "one symbol at a time": (every_symbol_through_the_model, ["W5 gpt"]),
     "erfc as a polynomial": (number_by_number, ["erfc"]),

@@ -30,7 +30,9 @@ class Symbols(NamedTuple):
     ids: Any
     table: Tensor
 
-    ndim = 3
+    @property
+    def ndim(self) -> int:
+        return 3
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -108,7 +110,7 @@ class Recurrence(Module):
         dropout: the probability with which what goes from one layer to the next is dropped while training.
         learned_state: the first state is a parameter, starting at zero, in place of zero for ever.
 
-    x may also be `Symbols`.
+    x is a Tensor, or `Symbols`.
 
     `forward(x, state, lengths)`: without a state, from zero (or the learned one). `lengths` (B) integers, in any order, 0 to T:
     the steps behind them are padding; hs is zero there, and all results are those of runs without it.
@@ -135,7 +137,7 @@ class Recurrence(Module):
         self.start = [init.constant(len(self.layers), 1, H, value=0.0, dtype=dtype)
                       for _ in self.layer.states] if learned_state else None
 
-    def forward(self, x: Tensor | Symbols, state: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, x: Any, state: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
         if isinstance(x, Symbols) and self.directions == 2:
             x = x.vectors()
         check_sequences(type(self).__name__, x)

@@ -17,7 +17,7 @@ from .cache import Cache
 from .layers import Dropout, LayerNorm, Linear, RMSNorm
 from .module import Module, check_sequences
 
-FLASH = 256 * 256       # pairs of positions from which causal attention in tiles is faster on a CPU: docs/speed.md
+FLASH = 512 * 512       # pairs from which causal attention in tiles is faster, on one CPU core and on two: docs/speed.md
 NORMS = {"layer": LayerNorm, "rms": RMSNorm}
 FEEDS = ("gelu", "gelu_exact", "relu", "swiglu")
 

@@ -17,10 +17,10 @@ from .steps import gru_steps, lstm_steps, rnn_steps
 from .unroll import unroll
 
 
-def inputs(x, W, b, lengths):
+def inputs(op_name, x, W, b, lengths):
     """a = x W + b of every step, with zeros for x in the padding, and the way back. Time is the first axis in memory, as the
     steps like it."""
-    xs = only_live(live_steps("lengths", lengths, x.shape[1]), x.swapaxes(0, 1))            # (T, B, D)
+    xs = only_live(live_steps(op_name, lengths, x.shape[1]), x.swapaxes(0, 1))            # (T, B, D)
     a, backward = linear.vjp(xs, W, b)
 
     def to_inputs(da):
@@ -41,7 +41,7 @@ def rnn(x, h0, W, U, b, lengths=None, *, activation="tanh", watch=None):
     >>> [rnn.vjp(x, zero, one, u * one, zero[0])[1](x, one)[1].item() for u in (0.5, 1, 2)]
     [0.0009765625, 1.0, 1024.0]
     """
-    a, to_inputs = inputs(x, W, b, lengths)
+    a, to_inputs = inputs("rnn", x, W, b, lengths)
     (hs, h), to_steps = rnn_steps.vjp(a, h0, U, lengths, activation=activation, watch=watch)
 
     def backward(dhs, dh):
@@ -63,7 +63,7 @@ def gru(x, h0, W, U, b, bU, lengths=None, *, watch=None):
     >>> gru.vjp(x, zero, W, W, keep, 0 * keep)[1](x, zero + 1)[1].item()
     1.0
     """
-    a, to_inputs = inputs(x, W, b, lengths)
+    a, to_inputs = inputs("gru", x, W, b, lengths)
     (hs, h), to_steps = gru_steps.vjp(a, h0, U, bU, lengths, watch=watch)
 
     def backward(dhs, dh):
@@ -86,7 +86,7 @@ def lstm(x, h0, c0, W, U, b, lengths=None, *, watch=None):
     >>> lstm.vjp(x, zero, zero, W, W, np.array([-99.0, 99.0, 0.0, 0.0]))[1](x, zero, zero + 1)[2].item()
     1.0
     """
-    a, to_inputs = inputs(x, W, b, lengths)
+    a, to_inputs = inputs("lstm", x, W, b, lengths)
     (hs, h, c), to_steps = lstm_steps.vjp(a, h0, c0, U, lengths, watch=watch)
 
     def backward(dhs, dh, dc):

@@ -38,8 +38,8 @@ def rnn_steps(a, h0, U, lengths=None, *, activation="tanh", watch=None):
     [0.0009765625, 1.0, 1024.0]
     """
     xp, (B, T, H) = array_module(a), a.shape
-    f, slope = activation_of("rnn", activation)
-    live = live_steps("rnn", lengths, T)                                                     # (T, B, 1), or None
+    f, slope = activation_of("rnn_steps", activation)
+    live = live_steps("rnn_steps", lengths, T)                                                     # (T, B, 1), or None
     watch = watching(live, watch)
     hs, wide_U = xp.empty((T + 1, B, H), a.dtype), panels(U, B)
     hs[0], hs[1:] = h0, only_live(live, a.swapaxes(0, 1))
@@ -86,7 +86,7 @@ def gru_steps(a, h0, U, bU, lengths=None, *, watch=None):
     True
     """
     xp, (B, T, _), H = array_module(a), a.shape, U.shape[0]
-    live = live_steps("gru", lengths, T)
+    live = live_steps("gru_steps", lengths, T)
     watch = watching(live, watch)
     gates, hs, p_n = (xp.empty((n, B, k * H), a.dtype) for n, k in ((T, 3), (T + 1, 1), (T, 1)))
     gates[:], hs[0], wide_U = only_live(live, a.swapaxes(0, 1)), h0, panels(U, B)
@@ -169,7 +169,7 @@ def lstm_steps(a, h0, c0, U, lengths=None, *, watch=None):
     half = xp.full(4 * H, 0.5, a.dtype)                                                      # ½ for i, f, o
     half[2 * H:3 * H] = 1                                                                    # g is a plain tanh
     rest, half_U = 1 - half, panels(U * half, B)
-    live = live_steps("lstm", lengths, T)
+    live = live_steps("lstm_steps", lengths, T)
     watch = watching(live, watch)
     gates, hs, cs, tanh_c = (xp.empty((n, B, k * H), a.dtype) for n, k in ((T, 4), (T + 1, 1), (T + 1, 1), (T, 1)))
     hs[0], cs[0] = h0, c0
