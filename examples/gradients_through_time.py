@@ -180,7 +180,7 @@ def main() -> None:
             model = build(kind, V, H, args.seed, **options).to(args.device)
             history = train(model, windows(text, 16, LENGTHS[0], np.random.default_rng(args.seed)),
                             Adam(model.parameters(), TRAINING[kind]), steps=args.steps, clip=clip, on_nonfinite="record",
-                            title=f"{name + (', clipped' if clip else ', free'):<32}")
+                            threads=1, title=f"{name + (', clipped' if clip else ', free'):<32}")
             results["training"][name]["clipped" if clip else "free"] = {
                 "bits": history.smooth_bits(), "events": sorted(history.trouble()), "longest": max(history.grad_norm)}
         g = measure(model, LENGTHS[0])

@@ -91,7 +91,8 @@ def run(attention: str, words: Sequence[str], heldout: Sequence[str], args: argp
     model = Seq2Seq(len(LETTERS), len(LETTERS), D, H, attention=attention, cell=args.cell).to(args.device)
     optimizer = AdamW(model.parameters(), LR)
     history = train(model, endless(words, np.random.default_rng(args.seed)), optimizer, steps=args.steps, title=attention,
-                    schedule=warmup_cosine(LR, total=args.steps, warmup=min(50, args.steps // 10), floor=LR / 20))
+                    schedule=warmup_cosine(LR, total=args.steps, warmup=min(50, args.steps // 10), floor=LR / 20),
+                    threads=args.threads)
     model.eval()
     written = write(model, heldout)
     probs = None if attention == "none" else alignments(model, heldout)
@@ -200,12 +201,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--attention", nargs="+", choices=DECODERS, default=list(DECODERS), help="(default: all three)")
     parser.add_argument("--cell", choices=CELLS, default="gru", help="of the recurrences (default: gru)")
     parser.add_argument("--steps", type=int, default=600, help="training steps of each model (default: 600)")
+    parser.add_argument("--threads", type=int, help="on which a batch is shared out (default: one for each core, up to 8)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="out", help="folder for results (default: out)")
     args = parser.parse_args()
-    if args.steps < 1:
-        parser.error(f"--steps: {args.steps}; expected at least 1")
+    for name in "steps", "threads":
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name}: {getattr(args, name)}; expected at least 1")
     return args
 
 

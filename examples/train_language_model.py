@@ -36,6 +36,7 @@ from minitx.generation import generate
 from minitx.models import LanguageModel, RecurrentLM, TransformerLM
 from minitx.optim import AdamW, warmup_cosine
 from minitx.runs import Keeper, finite, resume_command
+from minitx.shards import Shards
 from minitx.training import History, evaluate, train
 
 T = 128                                         # characters per window
@@ -66,9 +67,10 @@ def main() -> None:
     model = trained = build(args.model, len(vocabulary)).to(args.device)
     if args.carry:
         trained = Carried(model)
+    threads = Shards(trained, args.threads).threads
     unigram, bigram = bigram_bits(ids, len(vocabulary))
     print(f"{corpus}: {len(ids):,} characters to train on, {len(heldout):,} held out, {len(vocabulary)} different")
-    print(f"{args.model}: {model.count_parameters():,} parameters on {args.device}, "
+    print(f"{args.model}: {model.count_parameters():,} parameters on {args.device}, {threads} thread{'s' * (threads > 1)}, "
           f"{steps} steps of {args.batch} × {T} characters, learning rate {lr:g}")
 
     try:
@@ -79,7 +81,7 @@ def main() -> None:
     schedule = warmup_cosine(lr, total=steps, warmup=min(100, steps // 10), floor=lr / 20)
     config = {"model": args.model, "text": sha256((train_text + heldout_text).encode()).hexdigest()[:12], "steps": steps,
               "lr": lr, "batch": args.batch, "accumulate": args.accumulate, "clip": args.clip, "seed": args.seed,
-              "carry": args.carry}
+              "carry": args.carry, "threads": threads}
     keeper = Keeper(Path(args.out) / name_of(args), trained, optimizer, config=config, every=args.checkpoint_every)
     try:
         history = keeper.start(args.resume)
@@ -90,7 +92,8 @@ def main() -> None:
         with keeper:
             train(trained, islice(batches, used, None), optimizer, steps=steps, schedule=schedule, clip=args.clip or None,
                   history=history, accumulate=args.accumulate, on_nonfinite=args.on_nonfinite, after_step=keeper,
-                  record=mx.record(trained, norms=True, every=args.record) if args.record else None, title=args.model)
+                  record=mx.record(trained, norms=True, every=args.record) if args.record else None, threads=threads,
+                  title=args.model)
     except FloatingPointError as error:
         sys.exit(str(error))
     if keeper.stopped:
@@ -206,14 +209,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--look", action="store_true", help="draw what happens inside, at the end; needs matplotlib")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out that was interrupted")
     parser.add_argument("--characters", type=int, default=400, help="length of the sample (default: 400)")
+    parser.add_argument("--threads", type=int, help="on which a batch is shared out (default: one for each core, up to 8)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="out", help="folder for results (default: out)")
     args = parser.parse_args()
     if args.carry and args.model == "transformer":
         parser.error("--carry: a Transformer has no state to carry; choose --model rnn, gru or lstm")
-    if args.steps is not None and args.steps < 1:
-        parser.error(f"--steps: {args.steps}; expected at least 1")
+    if args.carry and (args.threads or 1) > 1:
+        parser.error("--carry: a batch that reads on stays in one piece; leave --threads out")
+    for name in "steps", "threads":
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name}: {getattr(args, name)}; expected at least 1")
     return args
 
 

@@ -9,8 +9,8 @@ batches: sentences as pieces of words, one vocabulary for both languages, pairs 
 translates a few sentences of the unseen pages. The end is judged with BLEU and chrF, beside what the untranslated source would
 get: names and numbers are right in any language.
 
-The budget is counted in steps. With the defaults it takes less than a quarter of an hour on one CPU core; a second thread
-saves up to a third of that, and on a busy machine makes it ten times longer (`--threads`).
+The budget is counted in steps. With the defaults it takes less than a quarter of an hour on one CPU core; with
+`--threads 2` two share every batch. Another number of threads is another run: dropout draws other numbers.
 
 Results go to `--out`: the pieces, a checkpoint (`--resume` goes on, see `docs/running.md`), measurements and translations as
 JSON, pictures of the curves and of the attention. Packages that it needs: pip install "minitx[text,plots]"
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def limited(args: argparse.Namespace) -> dict[str, Any]:
-    """Learn with so many threads; an error ends the program with a sentence."""
+    """Learn with so many threads, and as many for products at all other times; an error ends the program with a sentence."""
     try:
         with threadpool_limits(args.threads):
             return learn(args)
@@ -113,7 +113,7 @@ def learn(args: argparse.Namespace) -> dict[str, Any]:
         for until in [*range(args.every, steps, args.every), steps]:        # time spent on translating is no time of training
             if len(history.loss) < until:
                 train(model, batches, optimizer, steps=until, schedule=schedule, history=history, after_step=keeper,
-                      title=args.model)
+                      threads=args.threads, title=args.model)
             if keeper.stopped:
                 break
             if until - 1 not in history.recorded:
@@ -230,7 +230,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=250, metavar="STEPS", help="translate and save so often (default: 250)")
     parser.add_argument("--probe", type=int, default=PROBE, help=f"held-out pairs that are translated then (default: {PROBE})")
     parser.add_argument("--beam", type=int, help=f"test sentences for the beam of {WIDTH}; 0: none (default: all)")
-    parser.add_argument("--threads", type=int, default=1, help="of matrix products (default: 1)")
+    parser.add_argument("--threads", type=int, default=1, help="on which a batch is shared out (default: 1)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out that was interrupted")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)

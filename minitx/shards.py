@@ -14,10 +14,8 @@ Read next: `training.py`.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial, reduce
 from operator import add
@@ -36,7 +34,7 @@ from .tape import gradients
 from .tensor import Tensor
 
 Batch = tuple[Any, ...]         # what the loss of the model takes, the targets last
-SMALL = 100_000                 # parameters: below, a thread has less to do than it takes to start it
+SMALL = 150_000                 # parameters: below, a thread has less to do than it takes to start it
 MOST = 8                        # threads, where their number is left to us: each brings gradients that are to be added up
 
 
@@ -45,7 +43,7 @@ class Shards:
 
     Args:
         threads: on how many a batch is shared out, at most one per row. None: as many as this process may use cores, up to 8;
-            one for models of fewer than 100,000 parameters, and on a GPU.
+            one for models of fewer than 150,000 parameters, and on a GPU.
 
     One thread works on the whole batch, with the BLAS threads that the process has; several have one BLAS thread each. So it is
     too where rows cannot be told apart (`model.divisible` is False, or the arrays of a batch are of unequal length), and where
@@ -101,7 +99,7 @@ class Shards:
         if len(shards) == 1:
             return [self.one(*shards[0])]
         rngs, others = [*self.rngs, stream()], []
-        with self.blas.limit(limits=1), quick_switches():
+        with self.blas.limit(limits=1):
             for k, shard in enumerate(shards[1:], 1):
                 context = copy_context()            # what is set here (no_grad, NumPy's errstate) is set there
                 context.run(stand_in, rngs, k)
@@ -130,17 +128,6 @@ def add_up(found: Sequence[dict[Tensor, Array]]) -> None:
             parts.setdefault(leaf, [] if leaf.grad is None else [leaf.grad]).append(gradient)
     for leaf, (first, *others) in parts.items():
         leaf.grad = as_array(reduce(add, others, first)) if others else first.copy()
-
-
-@contextmanager
-def quick_switches() -> Iterator[None]:
-    """Let threads hand Python's lock over after 10 µs, about the length of an op, in place of 5 ms."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def checked(caller: str, batch: Any) -> Batch:

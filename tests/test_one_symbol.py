@@ -133,11 +133,37 @@ def test_so_are_modules_of_your_own():
             model.step(TEXT[:, :1], cache)
 
     for path in ("blocks.1", "blocks.1.attention", "blocks.1.feed", "blocks.1.attention_norm", "blocks.0.feed_norm", "head",
-                 "final_norm", "blocks.1.attention.qkv", "blocks.1.attention.out", "blocks.0.feed.up", "blocks.0.feed.down"):
+                 "final_norm", "blocks.1.attention.qkv", "blocks.1.attention.out", "blocks.0.feed.up", "blocks.0.feed.down",
+                 "embedded.tokens"):
         model = gpt()
         part = dict(model.named_modules())[path]
         part.__class__ = type("Other", (type(part),), {})
         assert not fits(model), path
+
+    for name in ("embed", "body", "extend"):
+        model = gpt()
+        cache = reading(model, 3)
+        setattr(model, name, getattr(model, name))
+        with mx.no_grad():
+            assert not one_symbol.fits(model, TEXT[:, :1], cache), "nor a method that this one model has of its own"
+
+
+def test_a_block_without_an_attention_of_its_own_writes_as_well():
+    class Doubled(nn.Module):
+        def forward(self, x, **given):
+            return x + x
+
+    model = gpt()
+    model.blocks[1] = Doubled()
+    assert len(list(generate(model, [1, 2, 3], 3))) == 3
+
+
+def test_floats_of_another_width_are_refused_as_ever():
+    model = gpt()
+    cache = reading(model, 3)
+    model.head = nn.Linear(8, V, dtype="float32")
+    with mx.no_grad(), pytest.raises(TypeError, match="linear: arguments of different float widths"):
+        model.step(TEXT[:, :1], cache)
 
 
 def test_a_symbol_that_is_none_is_refused_by_name_as_ever():

@@ -72,7 +72,7 @@ def note(a: np.ndarray, b: np.ndarray, result: np.ndarray) -> None:
         _seen[threading.get_ident()].append((a, b, result))
 
 
-backend.register(backend.Device("recorded", Recording(), Recorded, plain))
+backend.register(backend.Device("recorded", Recording(), Recorded, plain, blas=True))
 
 
 def products(work: Work) -> list[list[Product]]:

@@ -4,7 +4,7 @@
 
 The step is that of `speed.py`. A switch puts the readable form, or nothing, in the place of one name, in a process of its own:
 nothing in minitx knows of it. First the numbers that come out must agree; then all take turns, and what is shown is the time
-without the technique over that with all of them, round by round, as the median with its range. It takes two to three minutes.
+without the technique over that with all of them, round by round, as the median with its range. It takes three minutes.
 """
 
 from __future__ import annotations
@@ -244,8 +244,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", type=names, default=list(WORKS), help="such as W1,W2s (default: all)")
     parser.add_argument("--threads", type=int, default=2, help="for the whole process (default: 2)")
-    parser.add_argument("--rounds", type=int, default=7, help="turns that each takes (default: 7)")
-    parser.add_argument("--seconds", type=float, default=0.3, help="length of a turn, at least one step (default: 0.3)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns that each takes (default: 5)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn, at least one step (default: 0.2)")
     parser.add_argument("--out", help="a JSON file for all numbers")
     return parser.parse_args(namespace=argparse.Namespace(device="cpu"))
 

@@ -82,7 +82,7 @@ def learned(name: str, task: str, seed: int, args: argparse.Namespace) -> dict[s
     model = build(name).to(args.device)
     schedule = warmup_cosine(RATE, total=args.steps, warmup=min(100, args.steps // 5), floor=RATE / 20)
     train(model, endless(task, np.random.default_rng(seed)), Adam(model.parameters(), RATE), steps=args.steps,
-          schedule=schedule, title=f"{name}, {task}")
+          schedule=schedule, threads=1, title=f"{name}, {task}")
     sources = rows(np.random.default_rng(1000 + seed), TESTED)
     tested = batch(task, sources)
     probs, written, targets = attended(model, tested), predicted(model, tested), tested[3]

@@ -126,7 +126,7 @@ def trained(run: Run) -> Told:
     optimizer = OPTIMIZERS[run.optimizer](model.parameters(), run.rate)
     B, steps = LENGTHS[run.T]
     batches = windows(ids, B, run.T, np.random.default_rng(run.seed))
-    history = train(model, batches, optimizer, steps=steps, clip=run.clip, on_nonfinite="record", title=None,
+    history = train(model, batches, optimizer, steps=steps, clip=run.clip, on_nonfinite="record", title=None, threads=1,
                     after_step=lambda history: bool(history.events))    # one bar for the whole grid is enough
 
     def or_none(numbers: list[float]) -> list[float | None]:

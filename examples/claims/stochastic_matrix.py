@@ -121,7 +121,7 @@ def measure(calls: int, steps: int) -> dict[str, Any]:
     batch = next(windows(ids, 8, 32, rng))[0]
     found["float32"]["a model at its start"] = inside(model, batch)
     history = train(model, windows(ids, 16, 32, rng), mx.optim.AdamW(model.parameters(), 3e-3), steps=steps,
-                    title=None)
+                    threads=1, title=None)
     found["float32"]["the same, trained"] = inside(model, batch)
     with mx.observe(Averages()) as averages:
         model(batch[:1])

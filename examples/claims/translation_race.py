@@ -47,7 +47,7 @@ def trained(name: str, steps: int, seed: int, lr: float | None, args: argparse.N
     where = f"seed{seed}_rate{rate:g}_steps{steps}_probe{args.probe}_{args.device.replace(':', '')}"
     place = Path(args.out) / "claims" / "translation_race" / where
     asked = ["--model", MODELS[name], "--steps", steps, "--lr", rate, "--seed", seed, "--device", args.device, "--out", place,
-             "--every", max(1, min(100, steps // 8)), "--beam", 0, "--probe", args.probe]
+             "--every", max(1, min(100, steps // 8)), "--beam", 0, "--probe", args.probe, "--threads", 1]
     told = translation.arguments(list(map(str, asked)))
     kept = place / f"{translation.name_of(told)}.json"
     if not kept.exists():

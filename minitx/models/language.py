@@ -19,6 +19,7 @@ from ..backend import array_module, to_device
 from ..data.padding import pad
 from ..options import whole
 from ..tensor import Tensor
+from . import one_step
 
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 OFTEN = 16          # symbols are few where each comes this often, on average
@@ -128,6 +129,9 @@ class RecurrentLM(LanguageModel):
         A text read in pieces gives the logits that it gives in one. Gradients go back through the state as far as the tape
         does; `detach()` it to cut them there, as `Carried` does.
         """
+        if type(self) is RecurrentLM and one_step.fits(self, ids, state):
+            scores, state = one_step.logits(self, ids.item(), state)
+            return Tensor(scores[None, None]), state
         hs, state = self.recurrence(self.embed(self.checked(ids)), state)
         return self.head(self.dropout(hs)), state
 

@@ -7,7 +7,7 @@ So here the same mathematics stands once more, forward only and on plain vectors
 The readable form is `TransformerBlock.forward` in `nn/transformer.py`. It is what runs where `fits` says no: in training, for
 several texts or symbols at once, on a GPU, while somebody looks on, and for models that are not of GPT-2's form.
 
-Read next: `generation.py`, which asks for one symbol after the other.
+Read next: `one_step.py`, the same for recurrent models.
 """
 
 from __future__ import annotations
@@ -22,23 +22,36 @@ from ..nn.cache import Cache
 from ..observer import observer
 from ..tensor import tracking
 
-GELU_C = math.sqrt(2 / math.pi)     # c of `ops.gelu`
+GELU_C = math.sqrt(2 / math.pi)             # c of `ops.gelu`
+METHODS = "embed", "body", "extend"         # what `step` of a model calls
 
 
 def fits(model: Any, ids: Any, cache: Cache) -> bool:
     """Whether `logits` can read these ids: one symbol for one text that was begun, and no gradient or observer waits for it."""
-    return (type(ids) is np.ndarray and ids.shape == (1, 1) and ids.dtype.kind in "iu" and not tracking.get()
-            and observer.get() is None and model.embedded.kind == "learned" and type(model.head) is nn.Linear
+    tokens = model.embedded.tokens
+    return (type(tokens) is nn.Embedding and plain(model, ids, table := tokens.table.array) and model.embedded.kind == "learned"
             and cache.blank is None and 0 < cache.length < min(cache.T, model.context)
-            and type(table := model.embedded.tokens.table.array) is np.ndarray and table.dtype != "float16"
-            and 0 <= ids.item() < len(table) and not active(model.dropout) and type(model.final_norm) is nn.LayerNorm
+            and type(model.final_norm) is nn.LayerNorm and type(model.head) is nn.Linear and model.head.W.dtype == table.dtype
+            and not active(model.dropout)
             and all(usual(block) and len(cache.buffers.get(id(block.attention), [[]])[0]) == 1 for block in model.blocks))
+
+
+def plain(model: Any, ids: Any, table: Any) -> bool:
+    """Whether ids are one symbol of the table, both on the host; sums in float16 would have to be `wide`.
+
+    Nobody may wait for a gradient, look on, or have replaced a method of this one model, as a test does that counts calls.
+    """
+    return (type(ids) is np.ndarray and ids.shape == (1, 1) and ids.dtype.kind in "iu" and 0 <= ids.item() < len(table)
+            and type(table) is np.ndarray and table.dtype != "float16" and not tracking.get() and observer.get() is None
+            and vars(model).keys().isdisjoint(METHODS))
 
 
 def usual(block: Any) -> bool:
     """Whether a block is one of GPT-2: normalised before each step, with the GELU that has a tanh, and without a memory."""
+    if type(block) is not nn.TransformerBlock:
+        return False
     attention, feed = block.attention, block.feed
-    return (type(block) is nn.TransformerBlock and block.norm == "pre" and not hasattr(block, "cross")
+    return (block.norm == "pre" and not hasattr(block, "cross")
             and type(attention) is nn.MultiHeadAttention and attention.rotary is None
             and type(feed) is nn.FeedForward and feed.kind == "gelu"
             and type(block.attention_norm) is type(block.feed_norm) is nn.LayerNorm
@@ -99,7 +112,8 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return y
 
 
-def linear(layer: nn.Linear, x: np.ndarray) -> np.ndarray:
+def linear(layer: Any, x: np.ndarray) -> np.ndarray:
+    """x W + b with the weights of a layer, an `nn.Linear` say."""
     y = x.dot(layer.W.array)
     if layer.b is not None:
         y += layer.b.array
