@@ -179,6 +179,8 @@ class Seq2Seq(Model):
     the loss of a batch is the mean over the symbols of its pairs, whatever stands beside them.
     """
 
+    divisible = True
+
     def __init__(self, V_source: int, V: int, D: int, H: int, L: int = 1, *, attention: str = "additive", cell: str = "gru",
                  tied: bool = False, smoothing: float = 0.0, dropout: float = 0.0, rng: Any = None,
                  dtype: str = "float32") -> None:

@@ -74,9 +74,10 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
     model.train()
     named = dict(model.named_parameters())
     history = history or History()
+    threads = history.threads if threads is None and model.divisible else threads
     done, start = len(history.loss), time.perf_counter() - history.seconds
     groups = islice(_groups(batches, accumulate), max(steps - done, 0))
-    with Progress(steps, title, done) as bar, Shards(model, history.threads if threads is None else threads) as shards:
+    with Progress(steps, title, done) as bar, Shards(model, threads) as shards:
         history.threads = shards.threads
         for step, group in enumerate(groups, done):
             if schedule:

@@ -134,7 +134,7 @@ def test_so_are_other_devices_and_sums_that_must_be_wide(cell, device):
     state = behind(model, mx.tensor(TEXT, device=device).array)
     assert fits(model, mx.tensor(ONE, device=device).array, state) == (device == "cpu")
     assert fits(model, ONE, state) == (device == "cpu")
-    assert fits(model_of(cell), ONE, state) == (device == "cpu")
+    assert fits(model_of(cell), ONE, state) == fits(model, ONE, behind(model_of(cell))) == (device == "cpu")
 
 
 def test_so_are_gradients_observers_and_dropout():

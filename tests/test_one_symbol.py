@@ -9,6 +9,7 @@ from minitx.generation import generate
 from minitx.models import TransformerLM, one_symbol
 from minitx.sampling import draw
 
+from .common import every_device
 from .harness import assert_close
 
 V, T = 7, 9
@@ -105,8 +106,18 @@ def test_so_is_a_cache_that_is_empty_full_or_padded_or_has_several_texts_or_thos
         assert not one_symbol.fits(model, TEXT[:, :1], longer)
 
 
+@every_device
+def test_so_are_other_devices(device):
+    model = gpt()
+    cache = reading(model, 3)
+    model.to(device)                                    # and the cache stays on the host
+    for ids in (TEXT[:, :1], mx.tensor(TEXT[:, :1], device=device).array):
+        with mx.no_grad():
+            assert one_symbol.fits(model, ids, cache) == (device == "cpu")
+
+
 def test_so_are_gradients_observers_and_dropout():
-    model, cache = gpt(dropout=0.5), None
+    model = gpt(dropout=0.5)
     model.eval()
     cache = reading(model, 3)
     assert not one_symbol.fits(model, TEXT[:, :1], cache)                               # outside no_grad

@@ -92,6 +92,8 @@ def agree(found, expected, tolerance=1e-12):
 class Told(Model):
     """A model of one weight, whose losses are the numbers of the batch; it notes what it is asked, and on which thread."""
 
+    divisible = True
+
     def __init__(self, see=lambda model, x: None, rng=None):
         self.w, self.dropout, self.see, self.seen = leaf([1.0]), nn.Dropout(0.5, rng=rng), see, []
 
@@ -188,6 +190,8 @@ def test_gradients_are_added_to_those_that_are_there_and_belong_to_nobody_else()
 
 
 class Sum(Model):
+    divisible = True
+
     def __init__(self):
         self.a, self.b = leaf([1.0]), leaf([1.0])
 
@@ -204,6 +208,8 @@ def test_two_parameters_with_equal_gradients_have_one_array_each(threads):
 
 class Branches(Model):
     """One parameter for positive rows and one for others; one is frozen, one unused, and one made at every call."""
+
+    divisible = True
 
     def __init__(self):
         self.plus, self.minus, self.unused = leaf([1.0]), leaf([1.0]), leaf([1.0])

@@ -79,6 +79,8 @@ class MaskedLM(Model):
     The batch is (ids, lengths, targets), as `data.masked` makes it: targets (B, T) are -100 where nothing was hidden.
     """
 
+    divisible = True
+
     def __init__(self, V: int, D: int, N: int, L: int, T: int | None, **options: Any) -> None:
         self.encoder = Encoder(V, D, N, L, T, **options)
         self.head = Tied(self.encoder.embedded.tokens)

@@ -45,6 +45,8 @@ class EncoderDecoder(Model):
     Source  Vaswani et al. 2017, arXiv 1706.03762
     """
 
+    divisible = True
+
     def __init__(self, V: int, D: int, N: int, L: int, T: int = 256, *, F: int | None = None, norm: str = "pre",
                  feed: str = "relu", smoothing: float = 0.1, dropout: float = 0.1, rng: Any = None,
                  dtype: str = "float32") -> None:

@@ -30,9 +30,10 @@ class Model(nn.Module):
     """What `training.train` asks for: a loss of a batch, which is a tuple of arrays with the targets as its last.
 
     `divisible` says that the rows of a batch meet in the mean of the loss and nowhere else, so that threads may share them.
+    A model of your own has to say so.
     """
 
-    divisible = True
+    divisible = False
 
     def loss(self, *batch: Any) -> Tensor:
         """The mean over all targets but those of -100, in nats."""
@@ -54,6 +55,7 @@ def check_ids(caller: str, ids: Any, name: str = "ids") -> Any:
 class LanguageModel(Model):
     """What both models share: the composition and the loss."""
 
+    divisible = True
     context: int | None                 # the longest input that the model can take; None: any
     embed: Callable[[Any], Tensor]      # ids (B, T) -> what enters the body, (B, T, D)
     body: Callable[[Tensor], Tensor]    # (B, T, D) -> (B, T, H): all that moves information between positions

@@ -21,7 +21,7 @@ from .one_symbol import active, linear, plain
 def fits(model: Any, ids: Any, state: Any) -> bool:
     """Whether `logits` can read these ids: one symbol for one text that was begun, and no gradient or observer waits for it."""
     tokens, recurrence, head = model.tokens, model.recurrence, model.head
-    return (state is not None and type(tokens) is nn.Embedding and plain(model, ids, table := tokens.table.array)
+    return (type(tokens) is nn.Embedding and plain(model, ids, table := tokens.table.array)
             and type(head) is nn.Linear and head.W.dtype == table.dtype
             and type(recurrence) in (nn.RNN, nn.GRU, nn.LSTM) and recurrence.directions == 1
             and not active(model.dropout) and not active(recurrence.dropout)
@@ -39,7 +39,7 @@ def as_tuple(state: Any) -> Any:
 def logits(model: Any, symbol: int, state: Any) -> tuple[np.ndarray, Any]:
     """The scores (V) of what comes after `symbol`, and the state behind it."""
     x, ends = model.tokens.table.array[symbol], []                                           # (D)
-    olds = zip(*(s.array[:, 0] for s in as_tuple(state)), strict=True)                         # (H) each, layer by layer
+    olds = zip(*(s.array[:, 0] for s in as_tuple(state)), strict=True)                       # (H) each, layer by layer
     for layer, old in zip(model.recurrence.layers, olds, strict=True):
         x, *rest = STEPS[type(layer)](layer, x, *old)                                        # (H)
         ends.append((x, *rest))

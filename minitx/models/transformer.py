@@ -125,7 +125,7 @@ class TransformerLM(LanguageModel):
                 raise ValueError("TransformerLM: a model for texts of any length needs to be told how long this one may get; "
                                  "give step(ids, Cache(T))")
             state = Cache(self.context)
-        if type(self) is TransformerLM and one_symbol.fits(self, ids, state):
+        if type(self) is TransformerLM and type(self.embedded) is Embedded and one_symbol.fits(self, ids, state):
             return Tensor(one_symbol.logits(self, ids.item(), state)[None, None]), state
         return self.head(self.extend(self.checked(ids), state)), state
 
