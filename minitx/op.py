@@ -31,6 +31,7 @@ from .observer import observer
 from .tape import Node
 from .tensor import Tensor, made, tracking
 
+PLAIN = {bool, int, float, str, tuple, list, type(None)}     # types of options that need no second look
 OPS: dict[str, Op] = {}     # minitx's own ops by name: the list that the gradient-check contract runs over
 
 
@@ -61,27 +62,29 @@ class Op:
         if static and not self.open and not self.static.issuperset(static):
             args, static = self._by_position(args, static)
         arrays: list[Any] = []
-        inputs: list[Tensor | None] = []
         key: list[Any] = []
+        edges: list[Any] = []           # where the gradient of each argument goes: see `Node`
+        writable: list[Any] = []        # the arguments that `assign_` may change
         tracked = False
         for x in args:
+            edge = None
             if type(x) is Tensor:
-                inputs.append(x)
-                tracked = tracked or x.requires_grad
+                if x.requires_grad:
+                    tracked, edge = True, (x.node, x.slot) if x.node else x
+                if x.version:
+                    writable.append((len(edges), x.array, x.version, x.version[0]))
                 x = x.array
-            else:
-                inputs.append(None)
-                if isinstance(x, np.generic):
-                    x = np.asarray(x)
-                elif not backend.is_array(x):
-                    arrays.append(x)
-                    key.append(type(x))
-                    continue
+            elif isinstance(x, np.generic):
+                x = np.asarray(x)
+            edges.append(edge)
             arrays.append(x)
-            key += type(x), x.shape, x.dtype
+            if backend.is_array(x):
+                key += type(x), x.shape, x.dtype
+            else:
+                key.append(type(x))
         if new := (signature := tuple(key)) not in self._seen:
             lengths = self._check(arrays)
-        if static:
+        if static and not (PLAIN.issuperset(map(type, static.values())) and type(static.get("axis")) is not bool):
             static = {name: self._option(name, value) for name, value in static.items()}
 
         onlooker, vjp = observer.get(), self.vjp
@@ -95,33 +98,24 @@ class Op:
             raise
         except Exception as error:
             raise self._explained(error, arrays, static) from error
-        out, backward = self._pair(result)
+        if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
+            raise self._no_pair(result)
+        out, backward = result
         many = type(out) is tuple
-        outs = list(map(backend.as_array, out)) if many else [backend.as_array(out)]
+        outs = [backend.as_array(y) for y in out] if many else [backend.as_array(out)]
         if new:
             self._check_outputs(outs, lengths)
             if len(self._seen) >= 4096:
                 self._seen.clear()
             self._seen.add(signature)
 
-        node = Node(self.name, self.names(len(args)), backward, inputs, outs) if tracked and tracking.get() else None
+        node = Node(self, backward, edges, writable, outs) if tracked and tracking.get() else None
         if onlooker is not None:
             report = onlooker.output(self, arrays, outs)
             if node is not None and report is not None:
                 node.reports += (report,)
-        if many:
-            return tuple([self._made(y, node, slot, inputs) for slot, y in enumerate(outs)])
-        return self._made(outs[0], node, 0, inputs)
-
-    def _made(self, y: Array, node: Node | None, slot: int, inputs: Sequence[Tensor | None]) -> Tensor:
-        t = made(y, self.name)
-        view = y.base is not None
-        for x in inputs:                        # a view of a leaf changes with it
-            if x is not None and x.version and (x.array is y or (view and owner(x.array) is owner(y))):
-                t.version = x.version
-        if node is not None and y.dtype.kind == "f":
-            t.requires_grad, t.node, t.slot = True, node, slot
-        return t
+        tensors = [made(y, self.name, node, slot, shared(y, writable) if writable else None) for slot, y in enumerate(outs)]
+        return tuple(tensors) if many else tensors[0]
 
     def names(self, count: int) -> list[str]:
         """The names of the first `count` positional arguments; those of `*xs` are numbered."""
@@ -150,12 +144,10 @@ class Op:
             raise TypeError(f"{self.name}: axis is {value}; expected a whole number")
         return value.item() if isinstance(value, np.generic) else value
 
-    def _pair(self, result: Any) -> tuple[Any, Callable]:
-        """What an op must return, or a sentence about what it did return."""
-        if type(result) is tuple and len(result) == 2 and callable(result[1]):
-            return result
-        raise TypeError(f"{self.name}: an op returns its value and its backward, `return y, backward`; "
-                        f"it returned {type(result).__name__} {' '.join(str(result).split())[:40]}")
+    def _no_pair(self, result: Any) -> TypeError:
+        """The error of an op that did not return what it must."""
+        return TypeError(f"{self.name}: an op returns its value and its backward, `return y, backward`; "
+                         f"it returned {type(result).__name__} {' '.join(str(result).split())[:40]}")
 
     def _check_outputs(self, outs: Sequence[Any], lengths: Lengths) -> None:
         """The values must be arrays, in the shapes that the line promises."""
@@ -202,6 +194,15 @@ class Op:
         named = [*zip(self.names(len(arrays)), arrays, strict=True), *((n, v) for n, v in static.items() if n != "watch")]
         given = ", ".join(f"{n} {shown(v)}" if backend.is_array(v) else f"{n} = {shown(v)}" for n, v in named)
         return kind(f"{self.name}: {' '.join(str(error).split())}; called with {given or 'nothing'}")
+
+
+def shared(y: Array, writable: Sequence[tuple]) -> list[int] | None:
+    """The version of an argument whose memory the result y looks into: a view of a leaf changes with it."""
+    view = y.base is not None
+    for _, array, version, _ in writable:
+        if array is y or (view and owner(array) is owner(y)):
+            return version
+    return None
 
 
 def shown(value: Any) -> str:

@@ -19,6 +19,7 @@ from .observer import observer
 from .saved import keeps
 
 if TYPE_CHECKING:
+    from .op import Op
     from .tensor import Tensor
 
 _serial = itertools.count().__next__
@@ -30,19 +31,24 @@ class Node:
     So nothing here refers to anything newer: there are no cycles, and memory goes by reference count alone.
     """
 
-    __slots__ = ("backward", "edges", "name", "names", "outputs", "reports", "serial", "writable")
+    __slots__ = ("backward", "edges", "op", "outputs", "reports", "serial", "writable")
 
-    def __init__(self, name: str, names: Sequence[str], backward: Callable, inputs: Sequence[Tensor | None],
-                 outputs: Sequence[Array]):
-        self.serial, self.name, self.names = _serial(), name, names
+    def __init__(self, op: Op, backward: Callable, edges: list[Any], writable: list[Any], outputs: Sequence[Array]) -> None:
+        self.serial, self.op = _serial(), op
         self.backward: Callable | None = backward
         # where the gradient of each argument goes: an output (node, slot) of an older op, a leaf, or nowhere
-        self.edges: list[Any] = [None if x is None or not x.requires_grad else (x.node, x.slot) if x.node else x
-                                 for x in inputs]
-        # the arguments that `assign_` may change before the way back, and how often it had by now
-        self.writable = [(i, x.array, x.version, x.version[0]) for i, x in enumerate(inputs) if x is not None and x.version]
+        self.edges = edges
+        # the arguments that `assign_` may change before the way back: (place, array, its version, how often by now)
+        self.writable = writable
         self.outputs = [(y.shape, y.dtype) for y in outputs]
         self.reports: tuple[Callable, ...] = ()    # who wishes to see the gradients of the outputs
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    def argument(self, i: int) -> str:
+        return self.op.names(len(self.edges))[i]
 
 
 def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
@@ -68,8 +74,9 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
     kind = type(seed)
     owned = set()                               # the sums that this walk has allocated, and so may write into
     for node in _newest_first(loss.node):
-        dys = [total.pop((node, slot)) if (node, slot) in total else array_module(seed).zeros(*output)
-               for slot, output in enumerate(node.outputs)]
+        dys = [total.pop((node, slot), None) for slot in range(len(node.outputs))]
+        if len(dys) > 1:                        # of several outputs, some may have led nowhere
+            dys = [array_module(seed).zeros(*node.outputs[slot]) if dy is None else dy for slot, dy in enumerate(dys)]
         for report in node.reports:
             report(dys)
         try:
@@ -78,13 +85,20 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
             error.add_note(f"This happened in the backward of {node.name}, given gradients of shape "
                            f"{', '.join(str(dy.shape) for dy in dys)}.")
             raise
-        for edge, dx in _checked(node, dxs, kind):
-            if edge not in total:
+        if type(dxs) is not tuple or len(dxs) != len(node.edges):
+            dxs = _one_each(node, dxs)
+        for i, edge in enumerate(node.edges):
+            if edge is None:
+                continue
+            dx, look = dxs[i], edge[0].outputs[edge[1]] if type(edge) is tuple else (edge.array.shape, edge.array.dtype)
+            if type(dx) is not kind or (dx.shape, dx.dtype) != look:
+                dx = _checked(node, i, dx, kind, *look)
+            if (before := total.get(edge)) is None:
                 total[edge] = dx
             elif edge in owned:
-                total[edge] += dx
+                before += dx
             else:
-                total[edge] = as_array(total[edge] + dx)
+                total[edge] = as_array(before + dx)
                 owned.add(edge)
         node.backward, node.edges, node.writable, node.reports = None, [], [], ()
     if onlooker := observer.get():
@@ -108,7 +122,7 @@ def _newest_first(start: Node) -> list[Node]:
                                f"run the forward pass again, or add the losses and go back once")
         for i, array, version, before in node.writable:
             if version[0] != before and keeps(node.backward, array):
-                raise RuntimeError(f"backward: {node.name} kept its argument {node.names[i]}, which was changed by "
+                raise RuntimeError(f"backward: {node.name} kept its argument {node.argument(i)}, which was changed by "
                                    f"assign_ since the forward pass; go back before changing it")
         for edge in node.edges:
             if type(edge) is tuple and edge[0] not in found:
@@ -117,28 +131,26 @@ def _newest_first(start: Node) -> list[Node]:
     return sorted(found, key=lambda node: node.serial, reverse=True)
 
 
-def _checked(node: Node, dxs: Any, kind: Any) -> list[tuple[Any, Array]]:
-    """What a backward returned: an edge and a gradient of the right look for every tracked argument."""
-    dxs, edges = dxs if type(dxs) is tuple or type(dxs) is list else (dxs,), node.edges
-    while len(dxs) > len(edges) and dxs[-1] is None:            # of an optional argument that was left out
+def _one_each(node: Node, dxs: Any) -> Sequence[Any]:
+    """What a backward returned, as one gradient for each argument."""
+    dxs = dxs if type(dxs) is tuple or type(dxs) is list else (dxs,)
+    while len(dxs) > len(node.edges) and dxs[-1] is None:       # of an optional argument that was left out
         dxs = dxs[:-1]
-    if len(dxs) != len(edges):
-        raise RuntimeError(f"{node.name}: its backward returned {len(dxs)} gradients for {len(edges)} arguments; "
+    if len(dxs) != len(node.edges):
+        raise RuntimeError(f"{node.name}: its backward returned {len(dxs)} gradients for {len(node.edges)} arguments; "
                            f"return one per positional argument, None where there is none")
-    pairs = []
-    for i, (edge, dx) in enumerate(zip(edges, dxs, strict=True)):
-        if edge is None:
-            continue
-        shape, dtype = edge[0].outputs[edge[1]] if type(edge) is tuple else (edge.array.shape, edge.array.dtype)
-        if type(dx) is not kind:
-            dx = as_array(dx)
-        if type(dx) is not kind or dx.shape != shape or dx.dtype != dtype:
-            got = (f"shape {dx.shape}, {dx.dtype} on {device_of(dx).name}" if backend.is_array(dx)
-                   else "None" if dx is None else f"a {type(dx).__name__}")
-            raise RuntimeError(f"{node.name}: the gradient of {node.names[i]} must have its shape {shape} and {dtype}, "
-                               f"but the backward returned {got}")
-        pairs.append((edge, dx))
-    return pairs
+    return dxs
+
+
+def _checked(node: Node, i: int, dx: Any, kind: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """The gradient of argument i that a backward returned as an array: of that kind, shape and dtype, or an error."""
+    dx = as_array(dx)
+    if type(dx) is not kind or dx.shape != shape or dx.dtype != dtype:
+        got = (f"shape {dx.shape}, {dx.dtype} on {device_of(dx).name}" if backend.is_array(dx)
+               else "None" if dx is None else f"a {type(dx).__name__}")
+        raise RuntimeError(f"{node.name}: the gradient of {node.argument(i)} must have its shape {shape} and {dtype}, "
+                           f"but the backward returned {got}")
+    return dx
 
 
 def _seed(loss: Tensor, seed: Any) -> Array:

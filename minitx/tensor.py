@@ -170,11 +170,14 @@ class Tensor:
             leaf.grad = grad.copy() if leaf.grad is None else backend.as_array(leaf.grad + grad)
 
 
-def made(array: Array, by: str) -> Tensor:
-    """What the op `by` made, a plain array of that device: a Tensor without the checks of `Tensor(...)`, for speed."""
+def made(array: Array, by: str, node: Node | None, slot: int, version: list[int] | None) -> Tensor:
+    """Output `slot` of the op `by`, a plain array of its device: a Tensor without the checks of `Tensor(...)`, for speed."""
     t = Tensor.__new__(Tensor)
-    t.array, t.made_by = array, by
-    t.requires_grad, t.grad, t.node, t.slot, t.version = False, None, None, 0, None
+    t.array, t.made_by, t.version, t.grad = array, by, version, None
+    if node is not None and array.dtype.kind == "f":
+        t.requires_grad, t.node, t.slot = True, node, slot
+    else:
+        t.requires_grad, t.node, t.slot = False, None, 0
     return t
 
 
