@@ -46,7 +46,8 @@ def own(rng: Any) -> Any:
 def stand_in(rngs: Iterable[np.random.Generator], jumps: int) -> None:
     """From here on, and in this context only, draw from generators so many jumps ahead of these, too far for them to catch up.
     """
-    standing_in.set({id(rng): np.random.Generator(rng.bit_generator.jumped(jumps)) for rng in rngs})  # type: ignore[attr-defined]
+    ahead = {id(rng): np.random.Generator(rng.bit_generator.jumped(jumps)) for rng in {*rngs}}   # type: ignore[attr-defined]
+    standing_in.set(ahead)
 
 
 def can_jump(rng: np.random.Generator) -> bool:
