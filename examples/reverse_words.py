@@ -28,7 +28,8 @@ from minitx.backend import to_device
 from minitx.data import Vocabulary, length_batches, load_corpus, pad, padding_share, pair_batch
 from minitx.decoding import beam_search, greedy
 from minitx.models import CELLS
-from minitx.optim import AdamW, warmup_cosine
+from minitx.optim import AdamW
+from minitx.schedules import warmup_cosine
 from minitx.seq2seq import DECODERS, Seq2Seq
 from minitx.training import evaluate, train
 

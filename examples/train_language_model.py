@@ -34,8 +34,9 @@ from minitx.carried import Carried
 from minitx.data import Vocabulary, bigram_bits, load_corpus, read_text, sequential, streams, windows
 from minitx.generation import generate
 from minitx.models import LanguageModel, RecurrentLM, TransformerLM
-from minitx.optim import AdamW, warmup_cosine
+from minitx.optim import AdamW
 from minitx.runs import Keeper, finite, resume_command
+from minitx.schedules import warmup_cosine
 from minitx.shards import Shards
 from minitx.training import History, evaluate, train
 

@@ -33,8 +33,9 @@ import minitx as mx
 from minitx.checkpoint import load_arrays
 from minitx.data import Pairs, Pieces, length_batches, load_pairs, padding_share
 from minitx.models import EncoderDecoder
-from minitx.optim import Adam, inverse_sqrt, warmup_cosine
+from minitx.optim import Adam
 from minitx.runs import Keeper, finite, resume_command
+from minitx.schedules import inverse_sqrt, warmup_cosine
 from minitx.seq2seq import Seq2Seq
 from minitx.training import History, evaluate, train
 from minitx.translation import Sides, Translator, scores, translate

@@ -12,23 +12,24 @@ Read next: `decoding.py`, then `examples/generate.py`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .backend import expecting_overflow, to_device, to_host
+from .backend import Array, expecting_overflow, to_device, to_host
 from .carried import Carried
 from .data.padding import listed
 from .data.text import as_ids
 from .decoding import Hypothesis, beam_search
 from .models import LanguageModel
-from .nn.module import evaluating
+from .nn.module import Module, evaluating
+from .observer import observer
 from .options import kind, whole
 from .randomness import stream
-from .sampling import check_finite, check_sampling, draw
-from .tensor import Tensor, no_grad
+from .sampling import check_finite, check_sampling, drawn
+from .tensor import no_grad
 
 Ids = Sequence[int] | np.ndarray
 Stop = int | Collection[int] | Callable[[list[int]], bool] | None
@@ -84,13 +85,12 @@ def generate_best(model: LanguageModel, prompts: Sequence[Ids], count: int, *, s
     if model.context is not None and room > model.context:
         raise ValueError(f"generate_best: the longest prompt and {count} symbols more need a context of {room}, and this model "
                          f"has {model.context}; give fewer")
-    with model.evaluating(), no_grad(), expecting_overflow():
+    with at_rest([module for _, module in model.named_modules()]):
         return beam_search(lambda ids, reading: reading.step(ids), Reading.of(model, texts, room), [text[-1] for text in texts],
                            stop=stop, steps=count, width=width, alpha=alpha)
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """How far a model has read in R texts: a state for `decoding.py`, which can go on with some of its rows."""
 
     model: LanguageModel
@@ -102,13 +102,20 @@ class Reading:
         """All of each text but the last symbol, which the first step reads."""
         return cls(model, model.read([np.array(text[:-1], np.int64) for text in texts], room), model.device)
 
-    def step(self, ids: np.ndarray) -> tuple[Tensor, Reading]:
+    def step(self, ids: np.ndarray) -> tuple[Array, Reading]:
         """Read one symbol more in each row, ids (R): logits (R, V), and how far we are now."""
         logits, state = self.model.step(to_device(ids[:, None], self.device), self.state)
-        return Tensor(logits.array[:, -1]), Reading(self.model, state, self.device)
+        return logits.array[:, -1], Reading(self.model, state, self.device)
 
     def select(self, rows: np.ndarray) -> Reading:
         return Reading(self.model, self.model.select(self.state, rows), self.device)
+
+
+@contextlib.contextmanager
+def at_rest(modules: Sequence[Module]) -> Iterator[None]:
+    """How a model is asked: in evaluation, without a tape; scores that are not finite are found where one is chosen."""
+    with evaluating(modules), no_grad(), expecting_overflow():
+        yield
 
 
 def continuations(caller: str, model: LanguageModel, prompts: Sequence[Ids], count: int,
@@ -126,21 +133,28 @@ def continuations(caller: str, model: LanguageModel, prompts: Sequence[Ids], cou
     symbols, over = stopping(caller, stop)
 
     def columns() -> Iterator[list[int | None]]:
-        live, reading, window = [True] * len(texts), None, model.context
+        live, reading, write, window = [True] * len(texts), None, None, model.context
         modules = [module for _, module in model.named_modules()]
         for _ in range(count if texts else 0):
             longest = max(map(len, texts))
-            with evaluating(modules), no_grad(), expecting_overflow():          # scores that are not finite are found below
-                if reading is None or (window and longest > window):
-                    room = min(longest + count, window or longest + count)
+            if reading is None or (window and longest > window):
+                room = min(longest + count, window or longest + count)
+                with at_rest(modules):
                     reading = Reading.of(model, [text[-window:] if window else text for text in texts], room)
-                scores, reading = reading.step(np.array([text[-1] for text in texts]))
+                    write = model.writer() if len(texts) == 1 else None
+            if write is not None and observer.get() is None:                    # who looks on sees the model itself
+                with expecting_overflow():
+                    scores, state = write(texts[0][-1], reading.state)
+                scores, reading = scores[None], Reading(model, state, reading.device)
+            else:
+                with at_rest(modules):
+                    scores, reading = reading.step(np.array([text[-1] for text in texts]))
             column: list[int | None] = [None] * len(texts)
-            for b, logits in enumerate(to_host(scores.array).astype("float64")):
+            for b, logits in enumerate(to_host(scores).astype("float64")):
                 symbol = texts[b][-1]                                           # where a text has ended: anything
                 if live[b]:
                     check_finite(caller, logits)
-                    symbol = draw(logits, rngs[b] or stream(), **sampling)
+                    symbol = drawn(logits, rngs[b] or stream(), **sampling)
                     live[b] = symbol not in symbols
                     column[b] = symbol if live[b] else None
                 texts[b].append(symbol)

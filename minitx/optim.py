@@ -1,22 +1,22 @@
-"""Optimisers, gradient clipping and the learning-rate schedule: what turns gradients into better parameters.
+"""Optimisers: what turns gradients into better parameters.
 
     optimizer.zero_grad(); loss.backward(); clip_grad_norm(...); optimizer.step()
 
-Read next: `training.py`, the loop around it.
+Read next: `clipping.py` and `schedules.py`, and then `training.py`, the loop around them.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import backend
 from .backend import Array, array_module, fused, wide
-from .options import number, whole
+from .options import number
 from .tensor import Tensor
 
 BUNDLE = 2 ** 16        # numbers: the arrays of an update of so many stay in the cache from one pass to the next
@@ -257,95 +257,3 @@ def tensors(caller: str, parameters: Any) -> list[Tensor]:
         given = f"a {other[0]} is among the parameters" if other else f"parameters is a {type(parameters).__name__}"
         raise TypeError(f"{caller}: {given}; expected several Tensors, such as model.parameters()")
     return found
-
-
-def grad_norm(parameters: Iterable[Tensor]) -> float:
-    """The length of all gradients together, √(Σ g²)."""
-    return math.sqrt(float(squared_length(parameters)))
-
-
-def squared_length(parameters: Iterable[Tensor]) -> Array:
-    """Σ g² of all gradients, one number where they are (`float` of it waits for a GPU). In float64: no square overflows."""
-    total: Any = np.float64(0)
-    for p in parameters:
-        if p.grad is not None:
-            g = p.grad.astype("float64")
-            total = total + (g * g).sum()
-    return total
-
-
-def clip_grad_norm(parameters: Iterable[Tensor] | Mapping[str, Tensor], max_norm: float, *, norm: float | None = None) -> float:
-    """Scale all gradients by one factor so that their length is at most `max_norm`; returns the length before.
-
-    The direction stays; gradients that are short enough are not touched. Clipping cures an exploding gradient, never a
-    vanished one. Raises FloatingPointError when a gradient is not finite, and changes nothing then. Give a dict (of
-    `named_parameters`) to have the parameter called by its name, and `norm` if the length is known.
-
-    Source  Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063
-
-    >>> x = mx.tensor(np.zeros(2), requires_grad=True)
-    >>> x.grad = np.array([3.0, 4.0])
-    >>> clip_grad_norm([x], 1.0), x.grad.round(9).tolist()
-    (5.0, [0.6, 0.8])
-    """
-    named = dict(parameters) if isinstance(parameters, Mapping) else {
-        f"parameter {i}": p for i, p in enumerate(tensors("clip_grad_norm", parameters))}
-    tensors("clip_grad_norm", named.values())
-    if not isinstance(max_norm, int | float) or not max_norm > 0:
-        raise ValueError(f"clip_grad_norm: max_norm must be above 0, got {max_norm}")
-    norm = grad_norm(named.values()) if norm is None else norm
-    if not math.isfinite(norm):
-        name = next((n for n, p in named.items() if not math.isfinite(grad_norm([p]))), "all together")
-        raise FloatingPointError(f"clip_grad_norm: the gradient of {name} is not finite, and nothing was changed; "
-                                 f"lower the learning rate, or look at the loss of this step")
-    if norm > max_norm:
-        for p in named.values():
-            if p.grad is not None:
-                p.grad = (p.grad.astype(wide(p.grad)) * (max_norm / norm)).astype(p.grad.dtype)
-    return norm
-
-
-def warmup_cosine(peak: float, *, total: int, warmup: int = 0, floor: float = 0.0) -> Callable[[int], float]:
-    """The learning rate of step 0, 1, …: up in a straight line to `peak` over `warmup` steps, then down to `floor` along half a
-    cosine until step `total`, and `floor` ever after.
-
-    Source  Loshchilov & Hutter 2016, arXiv 1608.03983
-
-    >>> rate = warmup_cosine(1.0, total=6, warmup=2)
-    >>> [round(rate(step), 3) for step in range(8)]
-    [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
-    """
-    whole("warmup_cosine", 0, total=total)
-    number("warmup_cosine", 0, peak=peak)
-    number("warmup_cosine", 0, peak, floor=floor)
-    if not isinstance(warmup, int) or not 0 <= warmup <= total:
-        raise ValueError(f"warmup_cosine: warmup must be from 0 to total = {total} steps, got {warmup}")
-
-    def rate(step: int) -> float:
-        if step < warmup:
-            return peak * (step + 1) / warmup
-        if step >= total:
-            return floor
-        return floor + (peak - floor) * (1 + math.cos(math.pi * (step - warmup) / (total - warmup))) / 2
-
-    return rate
-
-
-def inverse_sqrt(peak: float, *, warmup: int) -> Callable[[int], float]:
-    """The learning rate of step 0, 1, …: up in a straight line to `peak` over `warmup` steps, then down as 1/√step for ever.
-
-    The schedule of the first Transformer, whose peak was 1/√(D warmup). It needs no total, so a training may go on.
-
-    Source  Vaswani et al. 2017, arXiv 1706.03762, equation 3
-
-    >>> rate = inverse_sqrt(1.0, warmup=4)
-    >>> [round(rate(step), 3) for step in (0, 1, 2, 3, 4, 15, 63)]
-    [0.25, 0.5, 0.75, 1.0, 0.894, 0.5, 0.25]
-    """
-    whole("inverse_sqrt", warmup=warmup)
-    number("inverse_sqrt", 0, peak=peak)
-
-    def rate(step: int) -> float:
-        return peak * min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
-
-    return rate

@@ -5,6 +5,8 @@ Read next: `generation.py`, which does it again and again.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .backend import expecting_overflow
@@ -54,9 +56,14 @@ def probabilities(logits: np.ndarray, *, temperature: float = 1.0, top_k: int | 
 def draw(logits: np.ndarray, rng: np.random.Generator, *, temperature: float = 1.0, top_k: int | None = None,
          top_p: float | None = None) -> int:
     """One symbol, given the scores of all, logits (V). With temperature 0 nothing is drawn from `rng`, else one number."""
+    check_sampling("probabilities", temperature, top_k, top_p)
+    check_logits("probabilities", logits)
+    return drawn(logits, rng, temperature=temperature, top_k=top_k, top_p=top_p)
+
+
+def drawn(logits: np.ndarray, rng: np.random.Generator, *, temperature: float, top_k: int | None, top_p: float | None) -> int:
+    """`draw` for arguments that have been checked."""
     if temperature == 0:
-        check_sampling("probabilities", temperature, top_k, top_p)
-        check_logits("probabilities", logits)
         return int(logits.argmax())
     p = probabilities(logits, temperature=temperature, top_k=top_k, top_p=top_p)
     return int(rng.choice(p.size, p=p))
@@ -80,6 +87,6 @@ def check_sampling(caller: str, temperature: float, top_k: int | None, top_p: fl
 
 def check_finite(caller: str, logits: np.ndarray) -> None:
     """Some scores may be -inf, symbols that never come; of the largest the others are measured."""
-    if not np.isfinite(logits.max()):
+    if not math.isfinite(logits.max()):
         raise FloatingPointError(f"{caller}: the largest score of the model is {logits.max()}, so no symbol can be drawn; "
                                  f"its parameters have blown up: train it anew, with a lower learning rate")

@@ -17,10 +17,11 @@ from itertools import islice
 from typing import Any
 
 from .backend import Array, expecting_overflow, to_device
+from .clipping import clip_grad_norm, squared_length
 from .history import NATS_PER_BIT, History
 from .memory import keep_freed_memory
 from .models import Model
-from .optim import Optimizer, clip_grad_norm, squared_length
+from .optim import Optimizer
 from .options import kind, whole
 from .progress import Progress
 from .shards import Batch, Shards, checked, counted

@@ -23,8 +23,9 @@ from minitx.checkpoint import load_arrays
 from minitx.data import Vocabulary, windows
 from minitx.generation import generate
 from minitx.models import RecurrentLM, TransformerLM
-from minitx.optim import SGD, Adam, AdamW, warmup_cosine
+from minitx.optim import SGD, Adam, AdamW
 from minitx.runs import Keeper
+from minitx.schedules import warmup_cosine
 from minitx.training import train
 
 ROOT = Path(__file__).parent.parent

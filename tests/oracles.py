@@ -4,6 +4,7 @@ They are slow, take arrays of float64 and know nothing of stability tricks: exp 
 """
 
 import cmath
+import itertools
 import math
 from collections.abc import Callable
 from decimal import Decimal
@@ -161,6 +162,17 @@ def split(x, sections, axis=-1):
         sections = [x.shape[axis] // sections] * sections
     places = iter(range(x.shape[axis]))
     return tuple(x.take(np.array([next(places) for _ in range(length)], int), axis) for length in sections)
+
+
+@oracle_of("split_heads")
+def split_heads(x, heads):
+    K, places = x.shape[2] // sum(heads), itertools.count()
+    return tuple(np.stack([x[:, :, i * K:(i + 1) * K] for _, i in zip(range(n), places)], 1) for n in heads)
+
+
+@oracle_of("merge_heads")
+def merge_heads(y):
+    return np.concatenate([y[:, n] for n in range(y.shape[1])], -1)
 
 
 # Softmax and losses

@@ -143,3 +143,17 @@ def split(rng):
                                   ((2, 3), 1, -1), ((3, 2), [0, 2], 1), ((0, 4), 2, 1), ((2, 1, 4, 2), (3, 1), -2)]:
         yield call(rng.standard_normal(shape), sections=sections, axis=axis)
     yield call(rng.standard_normal((2, 1, 3)), sections=3)
+
+
+@samples_of("split_heads")
+def split_heads(rng):
+    for B, T, K, heads in [(2, 3, 2, (2, 1, 1)), (1, 2, 3, (1,)), (2, 1, 1, (1, 2)), (1, 4, 2, [2, 2]), (0, 2, 1, (1, 1)),
+                           (2, 0, 2, (1, 1)), (3, 2, 1, (3,))]:
+        yield call(rng.standard_normal((B, T, sum(heads) * K)), heads=heads)
+
+
+@samples_of("merge_heads")
+def merge_heads(rng):
+    for shape in [(2, 3, 4, 2), (1, 1, 2, 3), (2, 2, 1, 1), (1, 3, 2, 1), (2, 1, 3, 2), (0, 2, 3, 1), (2, 2, 0, 2)]:
+        yield call(rng.standard_normal(shape))
+    yield call(rng.standard_normal((2, 4, 3, 2)).transpose(0, 2, 1, 3))      # in memory as `side_by_side` wants it

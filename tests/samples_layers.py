@@ -81,6 +81,7 @@ def embedding(rng):
         yield call(np.array(ids), rng.standard_normal((V, D)))
     yield call(np.array([1, 0, 1], "int32"), rng.standard_normal((2, 3)))
     yield call(np.array([99, 1], "uint8"), rng.standard_normal((100, 3)))                      # 99 · 3 is no uint8
+    yield call(np.repeat([7, 104, 103, 0], [1, 9, 3, 2])[::2], rng.standard_normal((105, 1)))  # many symbols
     yield call(np.zeros((2, 0), int), rng.standard_normal((3, 2)))
 
 
@@ -145,6 +146,13 @@ def flash_attention(rng):
     yield call(*qkv(1, 2, 2, 2, 2), rng.random((2, 2)) < 0.7, rng.standard_normal((2, 2)), tile=1)
     yield call(*qkv(2, 4, 2, 5, 7), rng.random((2, 1, 5, 7)) < 0.5, rng.standard_normal((4, 1, 7)), causal=True, tile=3)
     yield call(*qkv(1, 2, 1, 5, 7), rng.random((5, 1)) < 0.7, rng.standard_normal((5, 1)), scale=-0.8, tile=4)
+    for B, N, M in (2, 6, 3), (3, 2, 2):                                                       # more heads than go together
+        yield call(*qkv(B, N, M, 3, 4), rng.random((B, N, 1, 4)) < 0.7, causal=True, tile=2)
+        yield call(*qkv(B, N, M, 3, 4), None, rng.standard_normal((B, N, 1, 4)))
+    yield call(*qkv(1, 2, 2, 3, 4), None, np.array([[800.0], [-800.0], [0.0]]))                # what makes scores too large
+    q, k, v = np.array([[[[1.0], [-2.0]]]]), np.array([[[[1.0], [2.0], [-1.0]]]]), rng.standard_normal((1, 1, 3, 1))
+    yield call(1000 * q, k, v, scale=-1.0)
+    yield call(q, k, v, scale=2000.0)
     rising, falling = np.arange(0, 4000, 500.0), np.arange(0, -4000, -500.0)
     for scores in (rising, falling):
         yield call(np.ones((1, 1, 2, 1)), scores.reshape(1, 1, 8, 1), rng.standard_normal((1, 1, 8, 2)), tile=3)

@@ -115,6 +115,7 @@ def logsumexp(rng):
     yield call(np.array([[1000.0, 999, 1001], [-1000, -1001, -1002]]), axis=1)
     yield call(np.array([[0.5, -np.inf, 2.0], [-np.inf] * 3, [-np.inf, -np.inf, 1]]), axis=-1)
     yield call(np.array([[-np.inf, -np.inf]]))
+    yield call(rng.standard_normal((2, 3)), axis=-2)
 
 
 @samples_of("var")

@@ -88,7 +88,7 @@ def lstm_steps(rng):
     for B, T, _, H in SEQUENCES:
         yield call(*steps(rng, B, T, H, 2, 4))
         yield call(*steps(rng, B, T, H, 2, 4), lengths(B, T))
-    yield call(*steps(rng, 2, 2, 16, 2, 4))                                                  # U in panels
+    yield call(*steps(rng, 4, 2, 1, 2, 4))                                                   # as many sequences as gates
 
 
 @samples_of("reverse")

@@ -10,6 +10,7 @@ import pytest
 
 import minitx as mx
 from minitx import nn, ops
+from minitx.clipping import clip_grad_norm
 from minitx.data import (
     Vocabulary,
     bigram_bits,
@@ -27,8 +28,9 @@ from minitx.data import (
 from minitx.decoding import beam_search, greedy, select
 from minitx.generation import generate
 from minitx.models import Encoder, EncoderDecoder, MaskedLM, RecurrentLM, TransformerLM
-from minitx.optim import SGD, Adam, AdamW, clip_grad_norm, warmup_cosine
+from minitx.optim import SGD, Adam, AdamW
 from minitx.profiling import by_module
+from minitx.schedules import warmup_cosine
 from minitx.seq2seq import Seq2Seq
 from minitx.training import evaluate, train
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import minitx as mx
-from minitx import ops
+from minitx import backend, ops
 
 from .common import every_device, leaf, refused
 from .harness import on_host
@@ -173,6 +173,38 @@ def test_c17_a_row_that_is_used_twice_gets_both_gradients(pick, integers, dtype,
     table, ids = leaf(np.zeros((4, 2)), dtype, device), mx.tensor([[1, 1, 3], [0, 1, 3]], dtype=integers, device=device)
     grad = mx.gradients(pick(ids, table), np.arange(1, 13).reshape(2, 3, 2).tolist())[table]
     assert grad.dtype == dtype and host(grad).tolist() == [[7, 8], [13, 16], [0, 0], [16, 18]]
+
+
+@every_device
+@every_float
+@pytest.mark.parametrize("V", [7, 700])
+def test_a_gradient_that_is_no_number_stays_in_the_row_of_its_id(V, dtype, device):
+    """A product with one-hot rows would spread it: 0 times infinity is NaN."""
+    ids = np.random.default_rng(0).permutation(np.repeat(np.arange(7), [1, 1, 0, 2, 3, 9, 4]))
+    dy = np.arange(2.0 * len(ids)).reshape(-1, 2)
+    dy[ids == 0], dy[ids == 1] = np.inf, np.nan
+    expected = np.zeros((V, 2))
+    np.add.at(expected, ids, dy)
+    _, backward = ops.embedding.vjp(mx.tensor(ids, device=device).array, leaf(np.zeros((V, 2)), dtype, device).array)
+    assert np.array_equal(host(backward(leaf(dy, dtype, device).array)[1]), expected, equal_nan=True)
+
+
+# Panels
+
+
+@every_device
+@pytest.mark.parametrize("rows, K, N, P", [
+    (0, 3, 0, 1), (2, 3, 130, 1), (100, 100, 100, 1), (16, 256, 1024, 16), (16, 1024, 256, 8), (32, 1024, 256, 16),
+    (125, 125, 128, 2), (126, 125, 128, 4),                                  # a million each is just small enough
+    (100, 100, 4032, 63), (100, 100, 992, 31), (20, 2000, 512, 32),          # in widths of 64, 32 and 16
+    (101, 100, 100, 1), (1000, 100, 15, 1),                                  # no width of these fits
+])
+def test_a_product_that_comes_again_is_cut_to_where_its_lengths_multiply_to_a_million(rows, K, N, P, device):
+    x, W = (leaf(rng.standard_normal(shape), device=device).array for shape in ((rows, K), (K, N)))
+    cut, times_W = backend.panels(W, rows), backend.multiplier(W, rows)
+    assert cut.shape == (P, K, N // P) and (host(cut).swapaxes(0, 1).reshape(K, N) == host(W)).all()
+    np.testing.assert_allclose(host(times_W(x)), host(x) @ host(W), rtol=1e-9, atol=1e-9)
+    assert backend.owner(times_W(x)) is backend.owner(times_W(2 * x)), "no new memory each time"
 
 
 # Un-broadcasting

@@ -14,7 +14,8 @@ import minitx as mx
 from minitx import backend, models, ops
 from minitx.backend import fused
 from minitx.carried import Carried
-from minitx.optim import AdamW, clip_grad_norm, grad_norm
+from minitx.clipping import clip_grad_norm, grad_norm
+from minitx.optim import AdamW
 from minitx.seq2seq import Seq2Seq
 from minitx.training import evaluate, train
 from minitx.waits import holds, in_one_wait, within

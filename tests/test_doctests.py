@@ -16,9 +16,9 @@ from minitx import ops
 
 OPS = [op for op in mx.OPS.values() if not op.name.startswith("unroll(")]      # those of `unroll` have its example
 MODULES = [mx, *(importlib.import_module(m.name) for m in pkgutil.walk_packages(mx.__path__, "minitx."))]
-PUBLIC = ["data.text.Vocabulary", "decoding.beam_search", "gradcheck.gradcheck", "ops.unroll.unroll", "optim.clip_grad_norm",
-          "optim.inverse_sqrt", "optim.warmup_cosine", "profiling.profile", "saved.saved", "tape.gradients", "tensor.no_grad",
-          "tensor.tensor"]
+PUBLIC = ["clipping.clip_grad_norm", "data.text.Vocabulary", "decoding.beam_search", "gradcheck.gradcheck",
+          "ops.unroll.unroll", "profiling.profile", "saved.saved", "schedules.inverse_sqrt", "schedules.warmup_cosine",
+          "tape.gradients", "tensor.no_grad", "tensor.tensor"]
 PROVIDED = {"np": np, "mx": mx, "ops": ops, **{name: getattr(ops, name) for name in ops.__all__}}
 
 

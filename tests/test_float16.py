@@ -98,6 +98,13 @@ def test_cross_entropy_subtracts_widely(device):
     assert on_host([loss])[0] == 30_000
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_of_rows_are_added_up_widely(device):
+    x, y = (backend.to_device(np.full((2, 3), number, "float16"), device) for number in (30_000, 2))
+    found = backend.row_dot(x, y)
+    assert found.dtype == "float32" and on_host([found])[0].tolist() == [[180_000], [180_000]]
+
+
 @pytest.mark.parametrize("blas", [True, False])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_sums_by_products_and_sums_by_sum_are_equal_and_wide(dtype, blas):

@@ -9,9 +9,9 @@ import pytest
 
 import minitx as mx
 
-LIGHT = ["__future__", "copy", "dataclasses", "inspect"]    # what minitx may take from the standard library beside NumPy's own
-ENGINE = ["backend", "contract", "gradcheck", "init", "nn", "observer", "op", "ops", "optim", "options", "randomness", "saved",
-          "special", "tape", "tensor", "waits"]
+LIGHT = ["__future__", "copy", "dataclasses", "inspect", "threading"]   # of the standard library, beside what NumPy brings
+ENGINE = ["backend", "contract", "gradcheck", "init", "nn", "observer", "op", "ops", "optim", "options", "parallel",
+          "randomness", "saved", "special", "tape", "tensor", "waits"]
 
 
 def fresh(*lines):

@@ -210,7 +210,8 @@ def test_attention_shows_its_weights(op):
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 def test_flash_attention_shows_the_weights_of_all_its_tiles(dtype):
-    q, k, v, mask = *(rng.standard_normal((2, 3, T, 4)).astype(dtype) for T in (5, 7, 7)), rng.random((2, 1, 5, 7)) < 0.7
+    q, k, v = (rng.standard_normal((2, *shape, 4)).astype(dtype) for shape in ((6, 5), (3, 7), (3, 7)))
+    mask = rng.random((2, 1, 5, 7)) < 0.7
     shown = []
     for op, options in (ops.attention, {}), (ops.flash_attention, {"tile": 2}):
         op.vjp(q, k, v, mask, causal=True, watch=lambda *seen: shown.append(seen), **options)
@@ -285,6 +286,33 @@ def test_a_recurrence_shows_what_its_cells_show_and_the_gradient_of_every_state(
         for name, t in ((name, t) for name in (*forwards, *back) for t in range(ends, T)):
             [padding] = on_host([shown[name, t][b]])
             assert np.isnan(padding).all() and padding.dtype == "float64", "nothing happens in the padding"
+
+
+@every_device
+@pytest.mark.parametrize("lengths", [None, [3, 0, 4]], ids=["of one length", "of three lengths"])
+@pytest.mark.parametrize("steps, cell, gates, states", [
+    (ops.rnn_steps, ops.rnn_cell, 1, 1), (ops.gru_steps, ops.gru_cell, 3, 1), (ops.lstm_steps, ops.lstm_cell, 4, 2),
+], ids=lambda value: getattr(value, "name", ""))
+def test_the_steps_alone_show_what_the_unrolled_cell_shows(steps, cell, gates, states, lengths, device):
+    """With W = I and b = 0, so that x W + b is x."""
+    (B, T, H), rng = (3, 4, 5), np.random.default_rng(0)
+    shapes = [(B, T, gates * H), *[(B, H)] * states, (H, gates * H), *[(gates * H,)] * (cell is ops.gru_cell)]
+    numbers = [rng.standard_normal(shape) for shape in shapes]
+    ends = [mx.tensor(lengths, device=device)] if lengths else []
+
+    def shown(op, *weights):
+        a, *others = (leaf(x, device=device) for x in numbers)
+        start, (U, *bU) = others[:states], others[states:]
+        with mx.observe(Recorder()) as seen:
+            outputs = op(a, *start, *weights[:1], U, *weights[1:], *bU, *ends)
+            sum((y * y).sum() for y in outputs).backward()
+        return {call: on_host(arrays)[0] for call, arrays in seen.of("watch", op.name)}
+
+    W, b = (leaf(x, device=device) for x in (np.eye(gates * H), np.zeros(gates * H)))
+    found, expected = shown(steps), shown(ops.unroll(cell), W, b)
+    assert list(found) == list(expected)
+    for call, array in expected.items():
+        np.testing.assert_allclose(found[call], array, rtol=1e-12, err_msg=str(call))
 
 
 # saved

@@ -5,7 +5,7 @@ import pytest
 
 import minitx as mx
 from minitx import nn
-from minitx.generation import generate
+from minitx.generation import generate, generate_batch, generate_best
 from minitx.models import TransformerLM, one_symbol
 from minitx.sampling import draw
 
@@ -28,42 +28,94 @@ def gpt(seed=0, **options):
 def reading(model, n, **options):
     """A cache in which the first n symbols stand."""
     cache = nn.Cache(T, **options)
-    with mx.no_grad():
-        model.step(TEXT[:, :n], cache)
+    if n:
+        with mx.no_grad():
+            model.step(TEXT[:, :n], cache)
     return cache
 
 
-def fits(model, ids=TEXT[:, :1], n=3, **options):
-    cache = reading(model, n, **options) if n else nn.Cache(T)
-    with mx.no_grad():
-        return one_symbol.fits(model, ids, cache)
+def written(monkeypatch):
+    """A list into which every symbol is put that a `writer` reads."""
+    read, writer = [], one_symbol.writer
+
+    def listed(model):
+        write = writer(model)
+        return lambda symbol, state: read.append(symbol) or write(symbol, state)
+
+    monkeypatch.setattr(one_symbol, "writer", listed)
+    return read
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"M": 2}, {"M": 1}, {"use_bias": False}, {"F": 5}, {"eps": 0.1}, {"dtype": "float32"},
+    {}, {"M": 2}, {"M": 1}, {"use_bias": False}, {"F": 5}, {"eps": 0.1}, {"dtype": "float32"}, {"dropout": 0.5},
 ], ids=str)
-def test_every_symbol_gets_the_scores_and_leaves_the_keys_that_the_model_itself_gives(options):
+@pytest.mark.parametrize("begun", [0, 2])
+def test_every_symbol_gets_the_scores_and_leaves_the_keys_that_the_model_itself_gives(options, begun):
     model = gpt(**options)
-    cache = reading(model, 2)
+    model.eval()
+    cache, write = reading(model, begun), model.writer()
     with mx.no_grad():
-        for n in range(2, T):
-            assert fits(model, n=n)
-            scores = one_symbol.logits(model, int(TEXT[0, n]), cache)
+        for n in range(begun, T):
+            scores, same = write(int(TEXT[0, n]), cache)
             plain, whole = model.step(TEXT[:, :n + 1], nn.Cache(T))
-            assert scores.dtype == plain.dtype and scores.shape == (V,) and cache.length == n + 1
+            assert scores.dtype == plain.dtype and scores.shape == (V,) and same is cache and cache.length == n + 1
             ours, theirs = ([x[:, :, :n + 1] for pair in c.buffers.values() for x in pair] for c in (cache, whole))
             assert_close([scores, *ours], [plain.data[0, -1], *theirs], 1e-5 if scores.dtype == "float32" else 1e-13)
 
 
-def test_the_step_takes_it_wherever_it_fits(monkeypatch):
-    model, read = gpt(), []
-    cache = reading(model, 3)
-    logits = one_symbol.logits
-    monkeypatch.setattr(one_symbol, "logits", lambda *args: read.append(args[1]) or logits(*args))
+def test_every_norm_has_an_eps_of_its_own():
+    model = gpt()
+    norms = [model.final_norm, *(norm for block in model.blocks for norm in (block.attention_norm, block.feed_norm))]
+    for k, norm in enumerate(norms):
+        norm.eps = 0.1 * (k + 1)
+    scores, _ = model.writer()(1, nn.Cache(T))
+    assert_close([scores], [model(np.array([[1]])).data[0, 0]], 1e-13)
+
+
+def test_a_stream_far_from_zero_costs_no_accuracy():
+    model = gpt(dtype="float32")
+    model.embedded.positions.assign_(model.embedded.positions.data + np.float32(1000))
+    exact = gpt()
+    for p, q in zip(exact.parameters(), model.parameters(), strict=True):
+        p.assign_(q.data.astype("float64"))
+    scores, _ = model.writer()(1, nn.Cache(T))
+    assert_close([scores], [exact(np.array([[1]])).data[0, 0].astype("float32")], 1e-3)     # 1000 has 4 digits behind the point
+
+
+def test_scores_that_no_exp_could_take_are_taken():
+    model = gpt()
+    model.blocks[1].attention.qkv.W.assign_(100 * model.blocks[1].attention.qkv.W.data)
+    cache = reading(model, 8)
+    scores, _ = model.writer()(int(TEXT[0, 8]), cache)
     with mx.no_grad():
-        scores, same = model.step(TEXT[:, 3:4], cache)
-    assert read == [1] and same is cache and cache.length == 4 and scores.shape == (1, 1, V) and not scores.requires_grad
-    assert len(list(generate(model, [1, 2, 3], 4, temperature=0))) == 4 and len(read) == 5
+        assert_close([scores], [model(TEXT).data[0, -1]], 1e-12)
+    keys = cache.buffers[id(model.blocks[1].attention)][0]
+    assert np.ptp(keys) > 100
+
+
+def test_the_weights_stay_as_they_are():
+    model = gpt()
+    before = model.state_dict()
+    model.writer()(1, nn.Cache(T))
+    np.testing.assert_equal(model.state_dict(), before)
+
+
+def test_one_text_is_written_with_it(monkeypatch):
+    model, read = gpt(), written(monkeypatch)
+    text = list(generate(model, [1, 2, 3], 4, temperature=0))
+    assert len(text) == 4 and read == [3, *text[:-1]], "every symbol is read once"
+    assert generate_batch(model, [[1, 2, 3]], 4, temperature=0) == [text] and len(read) == 8
+    generate_batch(model, [[1, 2, 3], [4]], 4)
+    generate_best(model, [[1, 2, 3]], 4, stop=0)
+    assert len(read) == 8, "several texts, or several beginnings of one, are read by the model itself"
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {}, {"top_k": 3}, {"top_p": 0.8, "stop": 2}], ids=str)
+def test_a_text_is_written_as_it_is_without(options, monkeypatch):
+    model = gpt()
+    text = list(generate(model, [1, 2, 3], 12, **options, rng=np.random.default_rng(0)))    # and beyond the window
+    monkeypatch.setattr(one_symbol, "fits", lambda model: False)
+    assert list(generate(model, [1, 2, 3], 12, **options, rng=np.random.default_rng(0))) == text
 
 
 def test_a_text_that_the_window_must_move_for_goes_on_as_before():
@@ -76,6 +128,18 @@ def test_a_text_that_the_window_must_move_for_goes_on_as_before():
         text = [*text, symbol]
 
 
+def test_who_looks_on_sees_the_model_itself_from_there_on_and_the_text_does_not_change(monkeypatch):
+    model, read = gpt(), written(monkeypatch)
+    text = list(generate(model, [1, 2, 3], 6, temperature=0))
+    read.clear()
+    symbols = generate(model, [1, 2, 3], 6, temperature=0)
+    found = [next(symbols), next(symbols)]
+    with mx.profile() as p:
+        found += [next(symbols), next(symbols)]
+    assert p.rows["attention"].calls == 4 and len(read) == 2, "two blocks, two symbols"
+    assert [*found, *symbols] == text and len(read) == 4
+
+
 @pytest.mark.parametrize("why, options", [
     ("positions", {"positions": "sinusoid"}), ("positions", {"positions": "rotary"}), ("positions", {"positions": "alibi"}),
     ("positions", {"positions": "none", "dtype": "float32"}), ("a norm behind each step", {"norm": "post"}),
@@ -83,52 +147,12 @@ def test_a_text_that_the_window_must_move_for_goes_on_as_before():
     ("another feed", {"feed": "swiglu"}), ("a tied head", {"tied": True}), ("sums that must be wide", {"dtype": "float16"}),
 ], ids=str)
 def test_models_of_other_forms_are_left_to_themselves(why, options):
-    assert fits(gpt()) and not fits(gpt(**options))
-
-
-def test_so_are_other_inputs():
-    model = gpt()
-    assert fits(model)
-    for ids in (TEXT[:, :2], TEXT[:, :0], np.array([[1], [2]]), np.array([1]), np.array([[1.0]]), np.array([[V]]),
-                np.array([[-1]]), mx.tensor([[1]]), [[1]]):
-        assert not fits(model, ids)
-
-
-def test_so_is_a_cache_that_is_empty_full_or_padded_or_has_several_texts_or_those_of_another_model():
-    model = gpt()
-    assert fits(model, n=T - 1)
-    assert not fits(model, n=0) and not fits(model, n=T) and not fits(model, blank=np.array([1]))
-    with mx.no_grad():
-        assert not one_symbol.fits(model, TEXT[:, :1], reading(model, 3).select(np.array([0, 0])))
-        assert not one_symbol.fits(model, TEXT[:, :1], reading(gpt(1), 3))
-        longer = nn.Cache(T + 5)                        # the model has no more than T positions
-        model.step(TEXT, longer)
-        assert not one_symbol.fits(model, TEXT[:, :1], longer)
+    assert gpt().writer() is not None and gpt(**options).writer() is None
 
 
 @every_device
 def test_so_are_other_devices(device):
-    model = gpt()
-    cache = reading(model, 3)
-    model.to(device)                                    # and the cache stays on the host
-    for ids in (TEXT[:, :1], mx.tensor(TEXT[:, :1], device=device).array):
-        with mx.no_grad():
-            assert one_symbol.fits(model, ids, cache) == (device == "cpu")
-
-
-def test_so_are_gradients_observers_and_dropout():
-    model = gpt(dropout=0.5)
-    model.eval()
-    cache = reading(model, 3)
-    assert not one_symbol.fits(model, TEXT[:, :1], cache)                               # outside no_grad
-    with mx.no_grad():
-        assert one_symbol.fits(model, TEXT[:, :1], cache)
-        with mx.profile():
-            assert not one_symbol.fits(model, TEXT[:, :1], cache)
-        for dropout in (model.dropout, model.blocks[1].dropout, model.blocks[0].attention.dropout):
-            dropout.training = True
-            assert not one_symbol.fits(model, TEXT[:, :1], cache)
-            dropout.training = False
+    assert (gpt().to(device).writer() is None) == (device != "cpu")
 
 
 def test_so_are_modules_of_your_own():
@@ -136,27 +160,33 @@ def test_so_are_modules_of_your_own():
         def extend(self, ids, cache):
             raise KeyError("mine")
 
-    model = Mine(V, 8, 4, 1, T, dtype="float64")
-    cache = nn.Cache(T)
-    with mx.no_grad():
-        TransformerLM.extend(model, TEXT[:, :3], cache)
-        with pytest.raises(KeyError, match="mine"):
-            model.step(TEXT[:, :1], cache)
+    with pytest.raises(KeyError, match="mine"):
+        next(generate(Mine(V, 8, 4, 1, T, dtype="float64"), [1], 1))
 
-    for path in ("blocks.1", "blocks.1.attention", "blocks.1.feed", "blocks.1.attention_norm", "blocks.0.feed_norm", "head",
-                 "final_norm", "blocks.1.attention.qkv", "blocks.1.attention.out", "blocks.0.feed.up", "blocks.0.feed.down",
-                 "embedded.tokens"):
+    for path in ("embedded", "blocks.1", "blocks.1.attention", "blocks.1.feed", "blocks.1.attention_norm", "blocks.0.feed_norm",
+                 "head", "final_norm", "blocks.1.attention.qkv", "blocks.1.attention.out", "blocks.0.feed.up",
+                 "blocks.0.feed.down", "embedded.tokens"):
         model = gpt()
         part = dict(model.named_modules())[path]
         part.__class__ = type("Other", (type(part),), {})
-        assert not fits(model), path
+        assert model.writer() is None, path
 
-    for name in ("embed", "body", "extend"):
+    for name in ("forward", "embed", "body", "step", "extend"):
         model = gpt()
-        cache = reading(model, 3)
         setattr(model, name, getattr(model, name))
-        with mx.no_grad():
-            assert not one_symbol.fits(model, TEXT[:, :1], cache), "nor a method that this one model has of its own"
+        assert model.writer() is None, "nor a method that this one model has of its own"
+
+
+def test_so_are_blocks_that_look_at_a_memory():
+    model = gpt()
+    model.blocks[1] = nn.TransformerBlock(8, 4, causal=True, cross=True, dtype="float64")
+    assert model.writer() is None
+
+
+def test_so_are_blocks_that_turn_beside_positions_that_are_learned():
+    model = gpt()
+    model.blocks[1] = nn.TransformerBlock(8, 4, causal=True, rotary={}, dtype="float64")
+    assert model.writer() is None
 
 
 def test_a_block_without_an_attention_of_its_own_writes_as_well():
@@ -171,13 +201,29 @@ def test_a_block_without_an_attention_of_its_own_writes_as_well():
 
 def test_floats_of_another_width_are_refused_as_ever():
     model = gpt()
-    cache = reading(model, 3)
     model.head = nn.Linear(8, V, dtype="float32")
-    with mx.no_grad(), pytest.raises(TypeError, match="linear: arguments of different float widths"):
-        model.step(TEXT[:, :1], cache)
+    with pytest.raises(TypeError, match="linear: arguments of different float widths"):
+        next(generate(model, [1, 2], 1))
 
 
-def test_a_symbol_that_is_none_is_refused_by_name_as_ever():
+@pytest.mark.parametrize("symbol", [V, -1])
+def test_a_symbol_that_is_none_is_refused_by_name_as_ever(symbol):
+    for prompt in ([1, symbol], [symbol, 1], [symbol]):
+        with pytest.raises(IndexError, match=f"embedding: ids must be from 0 to 6, got {symbol}"):
+            next(generate(gpt(), prompt, 1))
+
+
+def test_so_is_a_model_that_has_blown_up():
     model = gpt()
-    with mx.no_grad(), pytest.raises(IndexError, match="ids must be from 0 to 6, got 7"):
-        model.step(np.array([[V]]), reading(model, 3))
+    model.head.W.assign_(np.full_like(model.head.W.data, np.nan))
+    with pytest.raises(FloatingPointError, match="blown up"):
+        next(generate(model, [1, 2], 1))
+
+
+def test_what_overflows_on_the_way_to_finite_scores_raises_no_warning(monkeypatch):
+    model = gpt()
+    model.blocks[1].feed.up.W.assign_(1e200 * model.blocks[1].feed.up.W.data)
+    with np.errstate(over="raise"):
+        text = list(generate(model, [1, 2], 3, temperature=0))
+        monkeypatch.setattr(one_symbol, "fits", lambda model: False)
+        assert list(generate(model, [1, 2], 3, temperature=0)) == text

@@ -43,14 +43,14 @@ def test_the_flops_are_those_of_the_products_that_were_done(kind, monkeypatch):
     done = []
 
     def counted(product):
-        def count(a, b):
-            out = product(a, b)
+        def count(a, b, out=None):
+            out = product(a, b, out=out)
             if a.ndim > 1 and b.ndim > 1:               # a product with a vector of ones is a sum
                 done.append(2 * out.size * a.shape[-1])
             return out
         return count
 
-    monkeypatch.setattr(strict.ndarray, "__matmul__", counted(strict.ndarray.__matmul__))
+    monkeypatch.setattr(strict.xp, "matmul", counted(strict.xp.matmul))                  # operators end there, too
     model, ids = MODELS[kind]().to("strict"), strict.asarray(IDS)
     with mx.profile() as p:
         gradients_of(model, ids)

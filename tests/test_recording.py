@@ -17,10 +17,11 @@ import minitx as mx
 from minitx import ops, randomness
 from minitx.backend import to_device, to_host
 from minitx.checkpoint import load_arrays
+from minitx.clipping import clip_grad_norm
 from minitx.data import pair_batch, windows
 from minitx.models import RecurrentLM, TransformerLM
 from minitx.observer import observer
-from minitx.optim import SGD, Adam, clip_grad_norm
+from minitx.optim import SGD, Adam
 from minitx.recorded import length
 from minitx.runs import Keeper
 from minitx.seq2seq import Seq2Seq

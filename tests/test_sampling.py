@@ -118,3 +118,11 @@ def test_what_makes_no_sense_is_refused():
                            ({"top_p": 1.1}, "top_p is 1.1; expected a finite number from 0 to 1"), ({"top_p": -0.1}, "top_p"),
                            ({"temperature": -1}, "temperature is -1"), ({"top_p": math.nan}, "top_p is nan")):
         refused(ValueError, lambda options=options: chosen(SORTED, **options), f"probabilities: {parts.split(' ')[0]}", parts)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_draw_refuses_the_same_whether_it_draws_or_not(temperature):
+    for error, logits, options in ((FloatingPointError, np.array([math.nan, 1]), {}), (ValueError, np.ones((2, 3)), {}),
+                                   (ValueError, np.log(SORTED), {"top_k": 0})):
+        refused(error, lambda logits=logits, options=options: draw(logits, None, temperature=temperature, **options),
+                "probabilities: ")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import minitx as mx
-from minitx.optim import warmup_cosine
+from minitx.schedules import warmup_cosine
 from minitx.training import train
 
 torch = pytest.importorskip("torch")

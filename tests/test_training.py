@@ -10,10 +10,12 @@ import pytest
 
 import minitx as mx
 from minitx import ops
+from minitx.clipping import clip_grad_norm
 from minitx.data import Vocabulary, sequential, windows
 from minitx.history import History
 from minitx.models import RecurrentLM, TransformerLM
-from minitx.optim import SGD, Adam, clip_grad_norm, warmup_cosine
+from minitx.optim import SGD, Adam
+from minitx.schedules import warmup_cosine
 from minitx.training import evaluate, train
 
 from .common import every_device, refused
@@ -52,13 +54,13 @@ def test_training_lowers_the_loss_and_the_history_tells_it(kind):
 
 
 @every_model
-def test_a_seed_gives_the_same_history_bit_for_bit_again_and_on_another_device(kind):
-    model, first = trained(kind, 8)
-    for device in ("cpu", "strict"):
-        again, history = trained(kind, 8, device)
-        assert (history.loss, history.grad_norm) == (first.loss, first.grad_norm)
-        for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True):
-            assert np.array_equal(a, b)
+def test_a_seed_gives_the_same_history_bit_for_bit_again_and_but_for_rounding_on_another_device(kind):
+    (model, first), (again, history), (_, elsewhere) = (trained(kind, 8, device) for device in ("cpu", "cpu", "strict"))
+    assert (history.loss, history.grad_norm) == (first.loss, first.grad_norm)
+    for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True):
+        assert np.array_equal(a, b)
+    np.testing.assert_allclose(elsewhere.loss, first.loss, rtol=1e-5)        # another library adds up in another order
+    np.testing.assert_allclose(elsewhere.grad_norm, first.grad_norm, rtol=1e-5)
 
 
 @pytest.mark.parametrize("clip", [0.1, None])

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from minitx.op import Op
 
 MATHEMATICS = ("minitx.ops.", "minitx.backend.wide", "minitx.backend.narrow", "minitx.backend.total",
-               "minitx.backend.row_sum", "minitx.backend.column_sum", "minitx.backend.clear_rows",
-               "minitx.backend.panels", "minitx.backend.product",
+               "minitx.backend.row_sum", "minitx.backend.row_dot", "minitx.backend.row_max", "minitx.backend.column_sum",
+               "minitx.backend.clear_rows", "minitx.backend.panels", "minitx.backend.multiplier",
                "minitx.backend.scatter_add", "minitx.backend.erfc")
 
 

@@ -31,7 +31,6 @@ from workloads import GROUPS, NARROW, Work, attention
 
 from minitx import backend, ops, special
 from minitx.models import LanguageModel, RecurrentLM, one_symbol
-from minitx.ops import steps
 from minitx.optim import Adam, AdamW
 from minitx.shards import Shards
 
@@ -61,7 +60,7 @@ def freed_memory_goes_back(put: Put) -> None:
 
 def one_panel(put: Put) -> None:
     """The recurrent weights as they are: one product with all columns."""
-    put(steps, "panels", lambda W, rows: W)
+    put(backend, "panels", lambda W, rows: W)
 
 
 def slopes_in_the_loop(put: Put) -> None:
@@ -76,15 +75,15 @@ def slopes_step_by_step(fast: Callable, a: Any, h0: Any, c0: Any, U: Any, length
     T, B, H = tanh_c.shape
 
     def readable(dhs: Any, dh: Any, dc: Any) -> Any:
-        da, back_U = np.empty_like(gates), steps.panels(U.T, B)
+        da, times_UT = np.empty((T, B, 4 * H), gates.dtype), backend.multiplier(U.T, B)
         for t in reversed(range(T)):
-            i, f, g, o = steps.parts(gates[t], 4)
+            i, f, g, o = gates[t]
             dh = dh + dhs[:, t]
             do = dh * tanh_c[t]
             dc = dc + dh * o * (1 - tanh_c[t] * tanh_c[t])
             di, df, dg, dc = dc * g, dc * cs[t], dc * i, dc * f
             da[t] = np.concatenate([di * i * (1 - i), df * f * (1 - f), dg * (1 - g * g), do * o * (1 - o)], axis=-1)
-            dh = steps.product(da[t], back_U)
+            dh = times_UT(da[t])
         return da.swapaxes(0, 1), dh, dc, hs[:-1].reshape(T * B, H).T @ da.reshape(T * B, 4 * H), None
 
     return value, readable
@@ -148,7 +147,7 @@ def plain_gelu(x: Any, *, approximate: str = "tanh") -> Any:
 
 
 def every_symbol_through_the_model(put: Put) -> None:
-    put(one_symbol, "fits", lambda model, ids, cache: False)
+    put(one_symbol, "fits", lambda model: False)
 
 
 def number_by_number(put: Put) -> None:
@@ -166,7 +165,7 @@ SWITCHES: dict[str, tuple[Callable[[Put], None], list[str]]] = {
     "sums as products": (sums_by_sum, ["W2", "W2s"]),
     "attention in place": (attention_in_three_steps, ["W2", "W2s"]),
     "gelu in place": (gelu_as_written, ["W2", "W2s"]),
-    "Adam in place": (adam_as_written, ["W1", "W1s", "W2", "W2s"]),
+    "Adam in bundles": (adam_as_written, ["W1", "W1s", "W2", "W2s"]),
     "attention in tiles": (whole_square, [work.name for work in SQUARES]),
     "one symbol at a time": (every_symbol_through_the_model, ["W5 gpt"]),
     "erfc as a polynomial": (number_by_number, ["erfc"]),

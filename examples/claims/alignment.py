@@ -33,7 +33,8 @@ import minitx as mx
 from minitx.alignments import Alignment, alignments, attended, heat_maps
 from minitx.data import load_pairs, pair_batch
 from minitx.models import EncoderDecoder
-from minitx.optim import Adam, warmup_cosine
+from minitx.optim import Adam
+from minitx.schedules import warmup_cosine
 from minitx.seq2seq import Seq2Seq
 from minitx.training import train
 from minitx.translation import Batch, Sides, Translator, on_device, translate

@@ -117,12 +117,16 @@ def alike(function: Callable) -> Callable:
     return lambda x, *args, **options: made(function(x.value, *args, **options), current.get().none)
 
 
-def matmul(x: Any, y: Any) -> Traced:
+def matmul(x: Any, y: Any, out: Traced | None = None) -> Traced:
     rows, columns = x[None, :] if x.ndim == 1 else x, y[:, None] if y.ndim == 1 else y
     value, chains = value_of(rows) @ value_of(columns), current.get()
     chains.work += 2 * value.size * rows.shape[-1]
     product = made(value, chains.product(rows, columns))
-    return Traced(product.record.squeeze((-2,) * (x.ndim == 1) + (-1,) * (y.ndim == 1)))
+    result = Traced(product.record.squeeze((-2,) * (x.ndim == 1) + (-1,) * (y.ndim == 1)))
+    if out is None:
+        return result
+    out[...] = result
+    return out
 
 
 def tensordot(x: Any, y: Any, axes: int) -> Traced:

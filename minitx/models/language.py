@@ -20,9 +20,10 @@ from ..data.padding import pad
 from ..options import whole
 from ..tensor import Tensor
 from . import one_step
+from .one_symbol import Write
 
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-OFTEN = 16          # symbols are few where each comes this often, on average
+OFTEN = 8           # symbols are few where each comes this often, on average
 HEAD_GAIN = 0.1     # a head that starts small makes the first guess nearly uniform: a first loss of about ln V
 
 
@@ -90,6 +91,14 @@ class LanguageModel(Model):
         """The state of these rows (indices on the host): one may come twice, or not at all."""
         return state[to_device(rows, self.device)]
 
+    def writer(self) -> Write | None:
+        """A quicker `step` of evaluation for one symbol of one text at a time, if this model has one.
+
+        It is a function of the symbol and the state: the scores (V) of the next symbol, and the new state. It reads with the
+        weights that the model had when it was made.
+        """
+        return None
+
     @property
     def device(self) -> str:
         return next(self.named_parameters())[1].device
@@ -131,16 +140,17 @@ class RecurrentLM(LanguageModel):
         A text read in pieces gives the logits that it gives in one. Gradients go back through the state as far as the tape
         does; `detach()` it to cut them there, as `Carried` does.
         """
-        if type(self) is RecurrentLM and one_step.fits(self, ids, state):
-            scores, state = one_step.logits(self, ids.item(), state)
-            return Tensor(scores[None, None]), state
         hs, state = self.recurrence(self.embed(self.checked(ids)), state)
         return self.head(self.dropout(hs)), state
 
     def read(self, texts: Sequence[np.ndarray], room: int) -> Any:
         """See `LanguageModel`. The state is as large after a long text as after a short one."""
-        ids, lengths = (to_device(part, self.device) for part in pad(texts))
-        return self.recurrence(self.embed(ids), None, lengths)[1]
+        ids, lengths = pad(texts)
+        padded = (lengths < ids.shape[1]).any()
+        return self.recurrence(self.embed(to_device(ids, self.device)), None, lengths if padded else None)[1]
+
+    def writer(self) -> Write | None:
+        return one_step.writer(self) if type(self) is RecurrentLM and one_step.fits(self) else None
 
     def select(self, state: Any, rows: np.ndarray) -> Any:
         places = (slice(None), to_device(rows, self.device))                 # (S, B, H): the rows are the second axis

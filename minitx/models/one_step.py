@@ -7,6 +7,7 @@ Read next: `generation.py`, which asks for one symbol after the other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,32 @@ from .. import nn
 from ..nn.recurrent import GRULayer, LSTMLayer, RNNLayer
 from ..ops.recurrent import activation_of
 from ..tensor import Tensor
-from .one_symbol import active, linear, plain
+from .one_symbol import Write, linear, plain, row, weights
+
+Step = Callable[..., np.ndarray]        # x (D), and the state of a layer, (H) each, which becomes that behind x -> its h
 
 
-def fits(model: Any, ids: Any, state: Any) -> bool:
-    """Whether `logits` can read these ids: one symbol for one text that was begun, and no gradient or observer waits for it."""
-    tokens, recurrence, head = model.tokens, model.recurrence, model.head
-    return (type(tokens) is nn.Embedding and plain(model, ids, table := tokens.table.array)
-            and type(head) is nn.Linear and head.W.dtype == table.dtype
+def fits(model: Any) -> bool:
+    """Whether `writer` knows the form of this RecurrentLM."""
+    recurrence = model.recurrence
+    return (plain(model) and type(model.tokens) is nn.Embedding and type(model.head) is nn.Linear
             and type(recurrence) in (nn.RNN, nn.GRU, nn.LSTM) and recurrence.directions == 1
-            and not active(model.dropout) and not active(recurrence.dropout)
-            and all(type(layer) in STEPS for layer in recurrence.layers)
-            and len(states := as_tuple(state)) == len(recurrence.layer.states)
-            and all(type(s) is Tensor and type(s.array) is np.ndarray and s.dtype == table.dtype
-                    and s.shape == (len(recurrence.layers), 1, len(recurrence.layers[0].U)) for s in states))
+            and all(type(layer) in STEPS for layer in recurrence.layers))
+
+
+def writer(model: Any) -> Write:
+    """How this model, with the weights that it has now, reads on from the state of one text, without dropout."""
+    table, head = model.tokens.table.array, weights(model.head)
+    steps = [STEPS[type(layer)](layer) for layer in model.recurrence.layers]
+
+    def write(symbol: int, state: Any) -> tuple[np.ndarray, Any]:
+        x, new = row(table, symbol), [s.array.copy() for s in as_tuple(state)]               # (D), and (L, 1, H) each
+        for l, step in enumerate(steps):
+            x = step(x, *(s[l, 0] for s in new))                                             # (H)
+        final = tuple(map(Tensor, new))
+        return linear(x, *head), final if len(final) > 1 else final[0]
+
+    return write
 
 
 def as_tuple(state: Any) -> Any:
@@ -36,47 +49,58 @@ def as_tuple(state: Any) -> Any:
     return state if isinstance(state, tuple | list) else (state,)
 
 
-def logits(model: Any, symbol: int, state: Any) -> tuple[np.ndarray, Any]:
-    """The scores (V) of what comes after `symbol`, and the state behind it."""
-    x, ends = model.tokens.table.array[symbol], []                                           # (D)
-    olds = zip(*(s.array[:, 0] for s in as_tuple(state)), strict=True)                       # (H) each, layer by layer
-    for layer, old in zip(model.recurrence.layers, olds, strict=True):
-        x, *rest = STEPS[type(layer)](layer, x, *old)                                        # (H)
-        ends.append((x, *rest))
-    final = tuple(Tensor(np.array(of_one)[:, None]) for of_one in zip(*ends, strict=True))   # (L, 1, H) each
-    return linear(model.head, x), final if len(final) > 1 else final[0]
-
-
-def rnn(layer: RNNLayer, x: np.ndarray, h: np.ndarray) -> tuple[np.ndarray]:
+def rnn(layer: RNNLayer) -> Step:
     """See `ops.rnn_cell`."""
+    W, U, b = layer.W.array, layer.U.array, layer.b.array
     f, _ = activation_of("RNN", layer.activation)
-    return f(np, linear(layer, x) + h.dot(layer.U.array)),
+
+    def step(x: np.ndarray, h: np.ndarray) -> np.ndarray:
+        h[:] = f(np, linear(x, W, b) + h.dot(U))
+        return h
+
+    return step
 
 
-def gru(layer: GRULayer, x: np.ndarray, h: np.ndarray) -> tuple[np.ndarray]:
-    """See `ops.gru_cell`."""
-    a = linear(layer, x).reshape(3, -1)
-    p = (h.dot(layer.U.array) + layer.bU.array).reshape(3, -1)
-    r, z = sigmoid(a[:2] + p[:2])
-    n = np.tanh(a[2] + r * p[2])
-    return n + z * (h - n),
+def gru(layer: GRULayer) -> Step:
+    """See `ops.gru_steps`."""
+    W, U, b, bU = layer.W.array, layer.U.array, layer.b.array, layer.bU.array
+
+    def step(x: np.ndarray, h: np.ndarray) -> np.ndarray:
+        a, p = linear(x, W, b).reshape(3, -1), linear(h, U, bU).reshape(3, -1)
+        rz = a[:2] + p[:2]
+        rz *= 0.5
+        np.tanh(rz, out=rz)                                                                  # σ(a) = ½ + ½ tanh(a/2)
+        rz *= 0.5
+        rz += 0.5
+        n = np.tanh(a[2] + rz[0] * p[2])
+        h -= n
+        h *= rz[1]
+        h += n
+        return h
+
+    return step
 
 
-def lstm(layer: LSTMLayer, x: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """See `ops.lstm_cell`."""
-    a = (linear(layer, x) + h.dot(layer.U.array)).reshape(4, -1)
-    i, f, _, o = sigmoid(a)                                  # one call for all four; g has another function
-    c = f * c + i * np.tanh(a[2])
-    return o * np.tanh(c), c
+def lstm(layer: LSTMLayer) -> Step:
+    """See `ops.lstm_steps`: σ(a) = ½ + ½ tanh(a/2), so that one tanh serves all four gates."""
+    W, U, b, H = layer.W.array, layer.U.array, layer.b.array, len(layer.U)
+    half = np.full(4 * H, 0.5, W.dtype)                                                      # ½ for i, f, o
+    half[2 * H:3 * H] = 1                                                                    # g is a plain tanh
+    rest = 1 - half
+
+    def step(x: np.ndarray, h: np.ndarray, c: np.ndarray) -> np.ndarray:
+        a = linear(x, W, b)
+        a += h.dot(U)
+        a *= half
+        np.tanh(a, out=a)
+        a *= half
+        a += rest
+        i, f, g, o = a.reshape(4, H)
+        c *= f
+        c += i * g
+        return np.multiply(o, np.tanh(c), out=h)
+
+    return step
 
 
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    """See `ops.sigmoid`: ½ + ½ tanh(x/2)."""
-    y = 0.5 * x
-    np.tanh(y, out=y)
-    y *= 0.5
-    y += 0.5
-    return y
-
-
-STEPS: dict[type, Any] = {RNNLayer: rnn, GRULayer: gru, LSTMLayer: lstm}
+STEPS: dict[type, Callable[[Any], Step]] = {RNNLayer: rnn, GRULayer: gru, LSTMLayer: lstm}

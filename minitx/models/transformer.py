@@ -125,8 +125,6 @@ class TransformerLM(LanguageModel):
                 raise ValueError("TransformerLM: a model for texts of any length needs to be told how long this one may get; "
                                  "give step(ids, Cache(T))")
             state = Cache(self.context)
-        if type(self) is TransformerLM and type(self.embedded) is Embedded and one_symbol.fits(self, ids, state):
-            return Tensor(one_symbol.logits(self, ids.item(), state)[None, None]), state
         return self.head(self.extend(self.checked(ids), state)), state
 
     def read(self, texts: Sequence[np.ndarray], room: int) -> Cache:
@@ -137,6 +135,10 @@ class TransformerLM(LanguageModel):
         if ids.shape[1]:
             self.extend(to_device(ids[:, ::-1], self.device), cache)
         return cache
+
+    def writer(self) -> one_symbol.Write | None:
+        quick = type(self) is TransformerLM and type(self.embedded) is Embedded and one_symbol.fits(self)
+        return one_symbol.writer(self) if quick else None
 
     def select(self, state: Cache, rows: np.ndarray) -> Cache:
         return state.select(rows)

@@ -38,17 +38,20 @@ class Cache:
 
     def extend(self, attention: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Append the keys and values (B, M, T_new, K) of new positions; all there are by now, (B, M, length + T_new, K)."""
-        end = self.length + k.shape[2]
         refuse_gradients(k)
+        keys, values = self.append(attention, k.array, v.array)
+        return Tensor(keys), Tensor(values)
+
+    def append(self, attention: Any, k: Array, v: Array) -> tuple[Array, Array]:
+        """The same for arrays."""
+        end = self.length + k.shape[2]
         if end > self.T:
             raise ValueError(f"Cache: it has room for {self.T} positions, and these would be {end}; make a larger one")
         if id(attention) not in self.buffers:
-            self.buffers[id(attention)] = [array_module(x.array).empty((*x.shape[:2], self.T, x.shape[3]), x.dtype)
-                                           for x in (k, v)]
-        for buffer, new in zip(self.buffers[id(attention)], (k, v), strict=True):
-            buffer[:, :, self.length:end] = new.array
-        keys, values = (Tensor(buffer[:, :, :end]) for buffer in self.buffers[id(attention)])
-        return keys, values
+            self.buffers[id(attention)] = [array_module(x).empty((*x.shape[:2], self.T, x.shape[3]), x.dtype) for x in (k, v)]
+        keys, values = self.buffers[id(attention)]
+        keys[:, :, self.length:end], values[:, :, self.length:end] = k, v
+        return keys[:, :, :end], values[:, :, :end]
 
     def once(self, attention: Any, memory: Any, make: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
         """The keys and values of a memory: those of the last step if it looked at this one too, else what `make()` returns."""

@@ -81,7 +81,7 @@ class MultiHeadAttention(Module):
             y = ops.flash_attention(q, k, v, mask, bias, causal=True)
         else:
             y = ops.attention(q, k, v, mask, bias, keep, causal=self.causal, p=self.dropout.p)
-        return self.out(y.transpose(0, 2, 1, 3).reshape(B, T, self.N * self.K))
+        return self.out(ops.merge_heads(y))
 
     def project(self, x: Tensor, memory: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, N, T, K), keys and values (B, M, Tk, K); those of a memory are made once for a cache."""
@@ -89,19 +89,14 @@ class MultiHeadAttention(Module):
         if hasattr(self, "qkv"):
             if memory is not None:
                 raise ValueError("MultiHeadAttention: memory was given, but this one attends to x; build it with cross=True")
-            return ops.split(self.heads(self.qkv(x), N + 2 * M), sections=(N, M, M), axis=1)
+            return ops.split_heads(self.qkv(x), heads=(N, M, M))
         check_sequences("MultiHeadAttention", memory)
 
         def keys_and_values() -> Any:
-            return ops.split(self.heads(self.kv(memory), 2 * M), sections=2, axis=1)
+            return ops.split_heads(self.kv(memory), heads=(M, M))
 
         k, v = keys_and_values() if cache is None else cache.once(self, memory, keys_and_values)
-        return self.heads(self.q(x), N), k, v
-
-    def heads(self, x: Tensor, count: int) -> Tensor:
-        """(B, T, count K) -> (B, count, T, K)."""
-        B, T, _ = x.shape
-        return x.reshape(B, T, count, self.K).transpose(0, 2, 1, 3)
+        return *ops.split_heads(self.q(x), heads=(N,)), k, v
 
 
 class FeedForward(Module):

@@ -1,8 +1,8 @@
 """All mathematics of minitx: every op with its backward, by hand.
 
-Read in this order: softmax, linear, norm, recurrent, unroll, sequence_of, steps, sequences, textbook, attention, flash,
-positions. The rest when you need it: basic, powers, extremes, reductions, shaping, indexing, lengths, activations, embedding,
-dropout, losses.
+Read in this order: softmax, linear, norm, recurrent, unroll, sequence_of, steps, sequences, heads, textbook, attention,
+flash, positions. The rest when you need it: basic, powers, extremes, reductions, shaping, indexing, lengths, activations,
+embedding, dropout, losses.
 """
 
 from . import methods  # gives Tensor its operators
@@ -14,6 +14,7 @@ from .dropout import dropout
 from .embedding import embedding
 from .extremes import clip, max, maximum, min, minimum, where
 from .flash import flash_attention
+from .heads import merge_heads, split_heads
 from .indexing import gather, getitem, take
 from .lengths import reverse
 from .linear import linear
@@ -34,8 +35,8 @@ __all__ = [
     "abs", "add", "additive_attention", "attention", "binary_cross_entropy", "clip", "concatenate", "cross_entropy",
     "cumsum", "div", "dropout", "embedding", "exp", "flash_attention", "gather", "gelu", "getitem", "gru", "gru_cell",
     "gru_steps", "kl_divergence", "layer_norm", "linear", "log", "log_softmax", "logsumexp", "lstm", "lstm_cell",
-    "lstm_steps", "matmul", "max", "maximum", "mean", "methods", "min", "minimum", "mse", "mul", "neg", "norm", "pad",
-    "power", "prod", "relu", "reshape", "reverse", "rms_norm", "rnn", "rnn_cell", "rnn_steps", "rotary", "sigmoid", "silu",
-    "softmax", "softplus", "split", "sqrt", "stack", "sub", "sum", "take", "tanh", "textbook_attention", "transpose",
-    "unroll", "unstack", "var", "where",
+    "lstm_steps", "matmul", "max", "maximum", "mean", "merge_heads", "methods", "min", "minimum", "mse", "mul", "neg",
+    "norm", "pad", "power", "prod", "relu", "reshape", "reverse", "rms_norm", "rnn", "rnn_cell", "rnn_steps", "rotary",
+    "sigmoid", "silu", "softmax", "softplus", "split", "split_heads", "sqrt", "stack", "sub", "sum", "take", "tanh",
+    "textbook_attention", "transpose", "unroll", "unstack", "var", "where",
 ]

@@ -109,14 +109,14 @@ def gelu(x, *, approximate="tanh"):
         raise ValueError(f"approximate must be 'tanh' or 'none', got {approximate!r}")
     xp = array_module(x)
     if approximate == "none":
-        p, near = erfc(x * -math.sqrt(0.5)) * 0.5, xp.clip(x, -40, 40)
+        p, near = erfc(x * -math.sqrt(0.5)) * 0.5, x.clip(-40, 40)
 
         def exact_backward(dy):
             return dy * (p + near * xp.exp(near * near * -0.5) * (1 / math.sqrt(2 * math.pi)))
 
         return x * p, exact_backward
     c, a = math.sqrt(2 / math.pi), 0.044715
-    near = xp.clip(x, -10, 10)
+    near = x.clip(-10, 10)
     p = xp.asarray(near * near)                                              # of one number, NumPy makes a scalar
     p *= c * a
     p += c

@@ -7,7 +7,7 @@ Read next: `nn/module.py`, how ops become models; before this `textbook.py`, the
 
 import math
 
-from ..backend import array_module, row_sum
+from ..backend import array_module, row_max, row_sum
 from ..op import op
 from .basic import unbroadcast
 from .dropout import dropout
@@ -40,38 +40,42 @@ def attention(q, k, v, mask=None, bias=None, keep=None, *, causal=False, scale=N
     [0.0, 1.0]
     """
     xp, (B, N, Tq, K), (M, Tk) = array_module(q), q.shape, k.shape[1:3]
-    scale, mask, to_bias = scale_of(scale, K), allowed(xp, mask, causal, Tq, Tk), None if bias is None else bias.shape
-    each, plain = queries_per_key(N, M), mask is None and bias is None
+    scale, each, to_bias = scale_of(scale, K), queries_per_key(N, M), None if bias is None else bias.shape
+    everywhere = mask is None and bias is None and (not causal or Tq <= Tk)     # every query may look at something
+    q, mask = q * scale, allowed(xp, mask, causal, Tq, Tk)
 
     def rows(x):                        # (B, N, Tq, ·) -> (B, M, N/M Tq, ·): heads that share keys are rows of one product
-        return x.reshape(B, M, each * Tq, x.shape[3])
+        return x if each == 1 else x.reshape(B, M, each * Tq, x.shape[3])
 
-    probs = (rows(q * scale) @ k.swapaxes(-1, -2)).reshape(B, N, Tq, Tk)                     # 1
+    def product(a, b, like, shape):     # a b, in memory as `like` is: heads that are views of one row make heads that are, too
+        return xp.matmul(a, b, out=xp.empty_like(like, shape=shape)) if each == 1 else (a @ b).reshape(shape)
+
+    probs = (rows(q) @ k.swapaxes(-1, -2)).reshape(B, N, Tq, Tk)                             # 1
     if bias is not None:
         probs += bias
     if mask is not None:
         xp.copyto(probs, -math.inf, where=~mask)
     if Tk:                                                                                   # 2
-        top = probs.max(-1, keepdims=True)
-        probs -= top if plain else xp.where(top == -math.inf, 0, top)
+        top = row_max(probs)
+        probs -= top if everywhere else xp.where(top == -math.inf, 0, top)
     xp.exp(probs, out=probs)
     total = row_sum(probs)
-    probs /= total if plain else xp.where(total == 0, 1, total)
+    probs /= total if everywhere else xp.where(total == 0, 1, total)
     if watch:
         watch("probs", probs, None)
     kept, through_dropout = (probs, None) if keep is None else dropout.vjp(probs, keep, p=p)  # 3
-    y = (rows(kept) @ v).reshape(B, N, Tq, v.shape[3])                                       # 4
+    y = product(rows(kept), v, q, (B, N, Tq, v.shape[3]))                                    # 4
 
     def backward(dy):
-        dv = rows(kept).swapaxes(-1, -2) @ rows(dy)                                          # 4
+        dv = product(rows(kept).swapaxes(-1, -2), rows(dy), v, v.shape)                      # 4
         dscores = (rows(dy) @ v.swapaxes(-1, -2)).reshape(B, N, Tq, Tk)                      # dkept
         if through_dropout:
             dscores = through_dropout(dscores)[0]                                            # 3
         dscores -= row_sum(dy * y)                                                           # 2  Σ dprobs probs = Σ dy y
         dscores *= probs
-        dq, dk = rows(dscores) @ k, rows(dscores).swapaxes(-1, -2) @ rows(q)                 # 1
+        dq = product(rows(dscores), k, q, q.shape)                                           # 1
         dq *= scale
-        dk *= scale
-        return dq.reshape(B, N, Tq, K), dk, dv, None, unbroadcast(dscores, to_bias), None
+        dk = product(rows(dscores).swapaxes(-1, -2), rows(q), k, k.shape)                    # q is scaled by now
+        return dq, dk, dv, None, unbroadcast(dscores, to_bias), None
 
     return y, backward

@@ -24,4 +24,4 @@ def embedding(ids, table):
     def backward(dy):
         return None, scatter_add(ids.reshape(-1), dy, V)
 
-    return table[ids], backward
+    return table.take(ids, 0), backward

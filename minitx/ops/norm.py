@@ -3,7 +3,7 @@
 Read next: `recurrent.py`, where an op is a step through time.
 """
 
-from ..backend import array_module, column_sum, row_sum, wide
+from ..backend import array_module, column_sum, row_dot, row_sum, wide
 from ..op import op
 
 
@@ -38,7 +38,7 @@ def layer_norm(x, gamma, beta, *, eps=1e-5):
     xp, dtype, D = array_module(x), x.dtype, x.shape[-1]
     rows, gamma = x.astype(wide(x), copy=False), gamma.astype(wide(x), copy=False)
     xhat = rows - rows.sum(-1, keepdims=True) / D       # 1  centred; `sum` adds in pairs and loses less than row_sum
-    rstd = 1 / xp.sqrt(row_sum(xhat * xhat) / D + eps)                                       # 2
+    rstd = 1 / xp.sqrt(row_dot(xhat, xhat) / D + eps)                                        # 2
     xhat *= rstd                                                                             # 3
     y = gamma * xhat                                                                         # 4
     y += beta
@@ -79,7 +79,7 @@ def rms_norm(x, gamma, *, eps=1e-6):
     check_eps(eps)
     xp, dtype, D = array_module(x), x.dtype, x.shape[-1]
     rows, gamma = x.astype(wide(x), copy=False), gamma.astype(wide(x), copy=False)
-    rstd = 1 / xp.sqrt(row_sum(rows * rows) / D + eps)                                       # 1
+    rstd = 1 / xp.sqrt(row_dot(rows, rows) / D + eps)                                        # 1
     xhat = rows * rstd                                                                       # 2
     y = gamma * xhat                                                                         # 3
 

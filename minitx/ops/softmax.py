@@ -5,7 +5,7 @@ Read next: `linear.py`, where the parameters are.
 
 import math
 
-from ..backend import array_module, clear_rows, row_sum, total, wide
+from ..backend import array_module, clear_rows, narrow, row_dot, row_max, row_sum, wide
 from ..op import op
 from ..waits import within
 
@@ -29,14 +29,16 @@ def softmax(x, *, axis=-1):
     >>> y.sum(-1).round(9).tolist(), np.allclose(y[0], y[1])
     ([1.0, 1.0], True)
     """
-    y, _ = shifted_exp(x, axis)
-    denominator = y.sum(axis, dtype=wide(x), keepdims=True)
-    y /= array_module(x).where(denominator == 0, 1, denominator)
+    y = below_peak(x.swapaxes(axis, -1))
+    array_module(x).exp(y, out=y)
+    denominator = row_sum(y)
+    y /= denominator + (denominator == 0)
 
     def backward(dy):
-        return y * (dy - total(dy * y, axis, keepdims=True))
+        dy = dy.swapaxes(axis, -1)
+        return (y * (dy - narrow(row_dot(dy, y), y))).swapaxes(axis, -1)
 
-    return y, backward
+    return y.swapaxes(axis, -1), backward
 
 
 @op("x (...) -> y (...)")
@@ -55,28 +57,28 @@ def log_softmax(x, *, axis=-1):
     [-1000.0, 0.0]
     """
     xp = array_module(x)
-    e, y = shifted_exp(x, axis)
-    denominator = e.sum(axis, dtype=wide(x), keepdims=True)
+    y = below_peak(x.swapaxes(axis, -1))
+    denominator = row_sum(xp.exp(y))
     empty = denominator == 0
-    y -= xp.log(xp.where(empty, 1, denominator))
+    y -= xp.log(denominator + empty)
 
     def backward(dy):
-        return xp.where(empty, 0, dy - xp.exp(y) * total(dy, axis, keepdims=True))
+        dy = dy.swapaxes(axis, -1)
+        return xp.where(empty, 0, dy - xp.exp(y) * narrow(row_sum(dy), y)).swapaxes(axis, -1)
 
-    return y, backward
+    return y.swapaxes(axis, -1), backward
 
 
-def shifted_exp(x, axis):
-    """exp(x - max x) along `axis`, and x - max x. Where all scores are -inf the shift is 0, and exp gives zeros."""
-    shifted = x - peak(x, axis)
-    return array_module(x).exp(shifted), shifted
+def below_peak(rows):
+    """x - max x for every row. Where all scores are -inf the shift is 0, and exp gives zeros."""
+    return rows - peak(rows, -1)
 
 
 def peak(x, axis):
     """The largest number along `axis`, to be taken out before exp; 0 where it is infinite or there is none."""
     if x.size == 0:
         return 0
-    xp, top = array_module(x), x.max(axis, keepdims=True)
+    xp, top = array_module(x), row_max(x) if axis == -1 else x.max(axis, keepdims=True)
     return xp.where(xp.isfinite(top), top, 0)
 
 
@@ -113,18 +115,18 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
     n = math.prod(shape[:-1])
     targets = targets.reshape(n)                                                             # (n)
     counts = targets != ignore_index
-    truth = xp.where(counts, targets, 0)
+    truth = targets * counts                                                                 # 0 where it does not count
     check_ids(truth, V, "targets", f"; padding must be ignore_index = {ignore_index}")
 
     rows = logits.reshape(n, V).astype(wide(logits), copy=False)
-    shifted, s = rows - peak(rows, -1), label_smoothing                                      # 1  (n, V)
+    shifted, s = below_peak(rows), label_smoothing                                           # 1  (n, V)
     at_truth = (1 - s) * shifted[xp.arange(n), truth]                                        # (n)
     if s:
         at_truth += s * shifted.mean(-1)
     e = xp.exp(shifted, out=shifted)                             # in its place: nothing else here is as large
     clear_rows(e, ~counts)
     denominator = row_sum(e)[:, 0]                                                           # 2  (n)
-    denominator = xp.where(denominator == 0, 1, denominator)     # of a row of -inf, whose loss is then inf
+    denominator += denominator == 0                              # of a row of -inf, whose loss is then inf
     losses = xp.where(counts, xp.log(denominator) - at_truth, 0)                             # 3  (n)
     counted = xp.maximum(counts.sum(dtype=rows.dtype), 1)
     loss = losses.reshape(shape[:-1]) if reduction == "none" else losses.sum() / (counted if reduction == "mean" else 1)

@@ -1,8 +1,10 @@
 """Recurrences as one op each, from what the inputs bring to all steps: the loop through time, and nothing but the loop.
 
-What depends on time is h U alone; x W + b of all steps is one product, made before (`sequences.py`). Inside, time is the first
-axis, so that one step is one block of memory. Going back, whatever does not depend on the gradient that arrives is computed
-for all steps at once: the loop is left with a few multiplications and one product per step.
+What depends on time is h U alone; x W + b of all steps is one product, made before (`sequences.py`). Going back, whatever does
+not depend on the gradient that arrives is computed for all steps at once: the loop is left with a few multiplications and one
+product per step. These are small, so they take as long as it takes to find their numbers. Time is the first axis, so that one
+step is one block of memory, and each gate is one, too; where a product wants the gates side by side in its rows, (B, 4, H),
+there is a copy.
 
 `lengths` are those of sequences that end before T: there the state stands still, see `lengths.py`; h and c are those at each
 one's own end. `watch` is shown NaN in the padding.
@@ -10,16 +12,10 @@ one's own end. `watch` is shown NaN in the padding.
 Read next: `sequences.py`.
 """
 
-from ..backend import array_module, fused, panels, product, total
+from ..backend import array_module, fused, multiplier, total
 from ..op import op
 from .lengths import entering, live_steps, only_live, stand_still, through, watching
 from .recurrent import activation_of, show
-
-
-def parts(gates, count):
-    """(..., count H) -> as many views (..., H), one per gate."""
-    H = gates.shape[-1] // count
-    return [gates[..., k * H:(k + 1) * H] for k in range(count)]
 
 
 @op("a (B, T, H), h0 (B, H), U (H, H), lengths?:int (B) -> hs (B, T, H), h (B, H)")
@@ -41,24 +37,24 @@ def rnn_steps(a, h0, U, lengths=None, *, activation="tanh", watch=None):
     f, slope = activation_of("rnn_steps", activation)
     live = live_steps("rnn_steps", lengths, T)                                                     # (T, B, 1), or None
     watch = watching(live, watch)
-    hs, wide_U = xp.empty((T + 1, B, H), a.dtype), panels(U, B)
+    hs, times_U = xp.empty((T + 1, B, H), a.dtype), multiplier(U, B)
     hs[0], hs[1:] = h0, only_live(live, a.swapaxes(0, 1))
     for t in range(T):
         h = hs[t + 1]
-        h += product(entering(live, t, hs[t]), wide_U)
+        h += times_U(entering(live, t, hs[t]))
         f(xp, h, out=h)
         stand_still(live, t, hs)
 
     def backward(dhs, dh):
         before, after = only_live(live, hs[:-1]), only_live(live, hs[1:])                    # what a step read, returned
-        da, dhs, back_U = xp.empty((T, B, H), hs.dtype), only_live(live, dhs.swapaxes(0, 1)), panels(U.T, B)
+        da, dhs, times_UT = xp.empty((T, B, H), hs.dtype), only_live(live, dhs.swapaxes(0, 1)), multiplier(U.T, B)
         da[:] = slope(after)
         for t in reversed(range(T)):
             dh, past = through(live, t, dh + dhs[t])
             if watch:
                 watch("dh", dh, t)
             da[t] *= dh
-            dh = product(da[t], back_U)
+            dh = times_UT(da[t])
             if past is not None:
                 dh += past
         dU = before.reshape(T * B, H).T @ da.reshape(T * B, H)
@@ -88,42 +84,42 @@ def gru_steps(a, h0, U, bU, lengths=None, *, watch=None):
     xp, (B, T, _), H = array_module(a), a.shape, U.shape[0]
     live = live_steps("gru_steps", lengths, T)
     watch = watching(live, watch)
-    gates, hs, p_n = (xp.empty((n, B, k * H), a.dtype) for n, k in ((T, 3), (T + 1, 1), (T, 1)))
-    gates[:], hs[0], wide_U = only_live(live, a.swapaxes(0, 1)), h0, panels(U, B)
+    gates, p_n, hs = (xp.empty((*n, B, H), a.dtype) for n in ((T, 3), (T,), (T + 1,)))
+    gates[:] = only_live(live, a.swapaxes(0, 1)).reshape(T, B, 3, H).swapaxes(1, 2)
+    hs[0], times_U, bU = h0, multiplier(U, B), bU.reshape(3, H)
     for t in range(T):
         h = entering(live, t, hs[t])
-        p = product(h, wide_U) + bU                                                          # 1
-        rz, n = gates[t, :, :2 * H], gates[t, :, 2 * H:]
-        gru_gates(rz, p[:, :2 * H])                                                          # 2
-        r, z = parts(rz, 2)
-        p_n[t] = p[:, 2 * H:]
+        p = times_U(h).reshape(B, 3, H)
+        p += bU                                                                              # 1
+        p_n[t] = p[:, 2]
+        gru_gates(gates[t, :2], p[:, :2].swapaxes(0, 1))                                     # 2
+        r, z, n = gates[t]
         gru_state(n, r, z, p_n[t], h, hs[t + 1])                                             # 3, 4
         stand_still(live, t, hs)
         if watch:
             show(watch, t, r=r, z=z, n=n)
 
     def backward(dhs, dh):
-        r, z, n = parts(gates, 3)                                                            # (T, B, H) each
-        before, dhs, back_U = only_live(live, hs[:-1]), only_live(live, dhs.swapaxes(0, 1)), panels(U.T, B)
-        da, dp = xp.empty((T, B, 3 * H), hs.dtype), xp.empty((T, B, 3 * H), hs.dtype)
-        da_r, da_z, da_n = parts(da, 3)
-        xp.multiply(z * (1 - z), before - n, out=da_z)                                       # 4  slopes, for all steps
-        xp.multiply(1 - z, 1 - n * n, out=da_n)                                              # 3
-        xp.multiply(r * (1 - r), p_n, out=da_r)                                              # 2
+        r, z, n = gates.swapaxes(0, 1)                                                       # (T, B, H) each
+        before, dhs, times_UT = only_live(live, hs[:-1]), only_live(live, dhs.swapaxes(0, 1)), multiplier(U.T, B)
+        da_n = (1 - z) * (1 - n * n)                                                         # 4, 3  slopes, for all steps
+        dp = xp.empty((T, B, 3, H), hs.dtype)
+        xp.multiply(da_n * p_n, r * (1 - r), out=dp[:, :, 0])                                # 2
+        xp.multiply(before - n, z * (1 - z), out=dp[:, :, 1])                                # 4
+        xp.multiply(da_n, r, out=dp[:, :, 2])                                                # 3
         for t in reversed(range(T)):
             dh, past = through(live, t, dh + dhs[t])
             if watch:
                 watch("dh", dh, t)
-            da_z[t] *= dh                                                                    # 4
-            da_n[t] *= dh                                                                    # 3
-            da_r[t] *= da_n[t]                                                               # 2
-            dp[t] = da[t]                                                                    # 1  as da, but for n: there r
-            dp[t, :, 2 * H:] *= r[t]                                                         #    stands between
+            da_n[t] *= dh
+            dp[t] *= dh[:, None]
             dh = dh * z[t]
-            dh += product(dp[t], back_U)
+            dh += times_UT(dp[t].reshape(B, 3 * H))                                          # 1
             if past is not None:
                 dh += past
-        dp = dp.reshape(T * B, 3 * H)
+        da = dp.copy()                                                                       # as dp, but for n: there r
+        da[:, :, 2] = da_n                                                                   # stands between
+        da, dp = da.reshape(T, B, 3 * H), dp.reshape(T * B, 3 * H)
         return da.swapaxes(0, 1), dh, before.reshape(T * B, H).T @ dp, total(dp, 0), None
 
     return (only_live(live, hs[1:]).swapaxes(0, 1), hs[-1]), backward
@@ -166,18 +162,17 @@ def lstm_steps(a, h0, c0, U, lengths=None, *, watch=None):
     1.0
     """
     xp, (B, T, _), H = array_module(a), a.shape, U.shape[0]
-    half = xp.full(4 * H, 0.5, a.dtype)                                                      # ½ for i, f, o
-    half[2 * H:3 * H] = 1                                                                    # g is a plain tanh
-    rest, half_U = 1 - half, panels(U * half, B)
     live = live_steps("lstm_steps", lengths, T)
     watch = watching(live, watch)
-    gates, hs, cs, tanh_c = (xp.empty((n, B, k * H), a.dtype) for n, k in ((T, 4), (T + 1, 1), (T + 1, 1), (T, 1)))
-    hs[0], cs[0] = h0, c0
-    xp.multiply(only_live(live, a.swapaxes(0, 1)), half, out=gates)
+    half = xp.full((B, 4, H), 0.5, a.dtype)                                                  # ½ for i, f, o
+    half[:, 2] = 1                                                                           # g is a plain tanh
+    rest, times_U = 1 - half, multiplier(U, B)
+    gates, tanh_c, hs, cs = (xp.empty((*n, B, H), a.dtype) for n in ((T, 4), (T,), (T + 1,), (T + 1,)))
+    a, hs[0], cs[0] = only_live(live, a.swapaxes(0, 1)).reshape(T, B, 4, H), h0, c0
     for t in range(T):
-        gate = gates[t]
-        lstm_gates(gate, product(entering(live, t, hs[t]), half_U), half, rest)              # 1
-        i, f, g, o = parts(gate, 4)
+        p = times_U(entering(live, t, hs[t])).reshape(B, 4, H)
+        lstm_gates(p, a[t], half, rest, gates[t].swapaxes(0, 1))                             # 1
+        i, f, g, o = gates[t]
         lstm_state(i, f, g, o, entering(live, t, cs[t]), cs[t + 1], tanh_c[t], hs[t + 1])    # 2, 3
         stand_still(live, t, hs)
         stand_still(live, t, cs)
@@ -185,26 +180,28 @@ def lstm_steps(a, h0, c0, U, lengths=None, *, watch=None):
             show(watch, t, i=i, f=f, g=g, o=o, c=cs[t + 1])
 
     def backward(dhs, dh, dc):
-        i, f, g, o = parts(gates, 4)                                                         # (T, B, H) each
+        i, f, g, o = gates.swapaxes(0, 1)                                                    # (T, B, H) each
         before, memory = only_live(live, hs[:-1]), only_live(live, cs[:-1])
-        da, dhs, back_U = 1 - gates, only_live(live, dhs.swapaxes(0, 1)), panels(U.T, B)
+        da, d = xp.empty((T, B, 4, H), hs.dtype), xp.empty((B, 4, H), hs.dtype)
+        dhs, times_UT = only_live(live, dhs.swapaxes(0, 1)), multiplier(U.T, B)
         dc_dh = (1 - tanh_c * tanh_c) * o                                                    # 3  slopes, for all steps
-        da *= gates                                                                          # 1  σ' = σ (1 - σ)
-        da_i, da_f, da_g, da_o = parts(da, 4)
-        da_i *= g
-        da_f *= memory
-        xp.multiply(1 - g * g, i, out=da_g)
-        da_o *= tanh_c
+        xp.multiply(i * (1 - i), g, out=da[:, :, 0])                                         # 1, 2
+        xp.multiply(f * (1 - f), memory, out=da[:, :, 1])
+        xp.multiply(1 - g * g, i, out=da[:, :, 2])
+        xp.multiply(o * (1 - o), tanh_c, out=da[:, :, 3])                                    # 1, 3
         for t in reversed(range(T)):
             dh, dh_past = through(live, t, dh + dhs[t])
             dc, dc_past = through(live, t, dc)
             if watch:
                 show(watch, t, dh=dh, dc=dc)
-            dc = lstm_back(dh, dc, dc_dh[t], f[t], da_i[t], da_f[t], da_g[t], da_o[t])       # 3, 2, 1
-            dh = product(da[t], back_U)
+            dc, kept = lstm_back(dh, dc, dc_dh[t], f[t])                                     # 3, 2
+            d[:, :3], d[:, 3] = dc[:, None], dh                                              # what arrives at i, f, g; at o
+            da[t] *= d                                                                       # 2, 1
+            dh, dc = times_UT(da[t].reshape(B, 4 * H)), kept
             if live is not None:
                 dh += dh_past
                 dc += dc_past
+        da = da.reshape(T, B, 4 * H)
         dU = before.reshape(T * B, H).T @ da.reshape(T * B, 4 * H)
         return da.swapaxes(0, 1), dh, dc, dU, None
 
@@ -212,12 +209,14 @@ def lstm_steps(a, h0, c0, U, lengths=None, *, watch=None):
 
 
 @fused
-def lstm_gates(xp, gate, p, half, rest):
-    """Step 1 of `lstm_steps`, in place of a_t in `gate`; what belongs to a σ is halved already."""
-    gate += p
-    xp.tanh(gate, out=gate)
-    gate *= half
-    gate += rest
+def lstm_gates(xp, p, a, half, rest, gates):
+    """Step 1 of `lstm_steps`, in place of h U in p, and from there gate by gate."""
+    p += a
+    p *= half
+    xp.tanh(p, out=p)
+    p *= half
+    p += rest
+    gates[...] = p
 
 
 @fused
@@ -230,11 +229,7 @@ def lstm_state(xp, i, f, g, o, c, c_next, tanh_c, h_next):
 
 
 @fused
-def lstm_back(xp, dh, dc, dc_dh, f, da_i, da_f, da_g, da_o):
-    """The way back of a step: da in place of its slopes; returns dc of the step before."""
+def lstm_back(xp, dh, dc, dc_dh, f):
+    """The way back along the memory: all of dc, and what of it goes to the step before."""
     dc = dc + dh * dc_dh
-    da_i *= dc
-    da_f *= dc
-    da_g *= dc
-    da_o *= dh
-    return dc * f
+    return dc, dc * f
