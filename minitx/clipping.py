@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .backend import Array, wide
+from .backend import Array
 from .optim import tensors
+from .sums import wide
 from .tensor import Tensor
 
 

@@ -45,10 +45,10 @@ class Shards:
         threads: on how many a batch is shared out, at most one per row. None: as many as this process may use cores, up to 8;
             one for models of fewer than 150,000 parameters, and on a GPU.
 
-    One thread works on the whole batch, with the BLAS threads that the process has; several have one BLAS thread each. So it is
-    too where rows cannot be told apart (`model.divisible` is False, or the arrays of a batch are of unequal length), and where
-    somebody looks on, who wants to see the whole batch: the same numbers up to rounding, where none are drawn. Dropout draws in
-    thread k from a stream that is k jumps ahead.
+    Several threads have one BLAS thread each; one thread works on the whole batch, with the BLAS threads that the process has.
+    A batch stays whole where its rows cannot be told apart (`model.divisible` is False, or its arrays are of unequal length),
+    and where somebody looks on, who wants to see all of it. The numbers are the same up to rounding, but for those that are
+    drawn: dropout draws in thread k from a stream that is k jumps ahead.
     """
 
     def __init__(self, model: Model, threads: int | None = None) -> None:

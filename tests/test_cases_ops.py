@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import minitx as mx
-from minitx import backend, ops
+from minitx import backend, ops, panels
+from minitx.ops import flash
 
 from .common import every_device, leaf, refused
 from .harness import on_host
@@ -201,7 +202,7 @@ def test_a_gradient_that_is_no_number_stays_in_the_row_of_its_id(V, dtype, devic
 ])
 def test_a_product_that_comes_again_is_cut_to_where_its_lengths_multiply_to_a_million(rows, K, N, P, device):
     x, W = (leaf(rng.standard_normal(shape), device=device).array for shape in ((rows, K), (K, N)))
-    cut, times_W = backend.panels(W, rows), backend.multiplier(W, rows)
+    cut, times_W = panels.panels(W, rows), panels.multiplier(W, rows)
     assert cut.shape == (P, K, N // P) and (host(cut).swapaxes(0, 1).reshape(K, N) == host(W)).all()
     np.testing.assert_allclose(host(times_W(x)), host(x) @ host(W), rtol=1e-9, atol=1e-9)
     assert backend.owner(times_W(x)) is backend.owner(times_W(2 * x)), "no new memory each time"
@@ -280,3 +281,35 @@ def test_c58_floats_are_asked_for_where_integers_would_become_float64(device):
     for op in (ops.exp, ops.log, ops.sqrt, ops.var, ops.norm, ops.logsumexp, ops.softplus, ops.silu, ops.tanh):
         with pytest.raises(TypeError, match=rf"^{op.name}: x must be floating point numbers, but has dtype int64; convert it"):
             op(i)
+
+
+# Attention in tiles: which heads go together, and how large their scores may be
+
+
+@pytest.mark.parametrize("B, M, each, heads, sizes", [
+    (5, 6, 1, 4, [(1, 4), (1, 2)] * 5),
+    (3, 2, 1, 4, [(2, 2), (1, 2)]),
+    (7, 1, 1, 4, [(4, 1), (3, 1)]),
+    (2, 3, 2, 4, [(1, 4), (1, 2)] * 2),
+    (2, 2, 3, 4, [(1, 3), (1, 3)] * 2),
+    (2, 1, 6, 4, [(1, 6)] * 2),
+    (3, 2, 2, 12, [(3, 4)]),
+    (0, 2, 1, 4, []),
+    (4, 2, 0, 4, [(4, 0)]),
+    (2, 2, 0, 0, [(1, 0), (1, 0)] * 2),
+])
+def test_each_head_is_in_one_group_with_its_keys(B, M, each, heads, sizes):
+    queries, keys = np.zeros((B, M * each), int), np.zeros((B, M), int)
+    groups = flash.groups_of(B, M, each, heads)
+    for b, n, m in groups:
+        queries[b, n] += 1
+        keys[b, m] += 1
+        assert queries[b, n].size == keys[b, m].size * each
+    assert (queries == 1).all() and (keys == 1).all()
+    assert [queries[b, n].shape for b, n, _ in groups] == sizes
+
+
+def test_the_bound_of_scores_is_made_of_the_longest_rows():
+    assert flash.longest(np.array([[[[3.0, 4.0], [0.0, -1.0]]]])) == 5.0
+    assert flash.longest(np.zeros((2, 1, 0, 3))) == 0.0
+    assert flash.longest(np.full((1, 1, 2, 2), 1e30, "float32")) == np.inf, "and no warning"

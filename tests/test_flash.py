@@ -1,13 +1,16 @@
 """Attention in tiles: its memory grows with the length alone, and a module takes it by a rule of lengths, unnoticed."""
 
+import math
 import tracemalloc
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 import minitx as mx
-from minitx import nn, ops
+from minitx import backend, nn, ops
 from minitx.nn import transformer
+from minitx.ops import flash
 from minitx.saved import saved
 
 from .common import leaf, refused, same
@@ -40,6 +43,70 @@ def test_one_number_is_kept_for_each_query_beside_inputs_and_output():
     q, k, v = np.zeros((1, 4, 50, 3)), np.zeros((1, 2, 60, 3)), np.zeros((1, 2, 60, 5))
     kept = saved(ops.flash_attention.vjp(q, k, v, tile=7)[1])
     assert sum(each.bytes for each in kept) == 8 * (q.size + k.size + v.size + 4 * 50 * 5 + 4 * 50)
+
+
+# Heads side by side
+
+
+def results(*arrays, **options):
+    """y and all gradients, by name."""
+    y, backward = ops.flash_attention.vjp(*arrays, causal=True, tile=16, **options)
+    dy = np.random.default_rng(1).standard_normal(y.shape).astype(str(y.dtype))
+    gradients = backward(backend.to_device(dy, backend.device_of(y).name))
+    found = dict(zip(("y", "dq", "dk", "dv", "dmask", "dbias"), (y, *gradients)))
+    return {name: x for name, x in found.items() if x is not None}
+
+
+@pytest.mark.parametrize("N, M", [(6, 6), (6, 2), (1, 1)])
+@pytest.mark.parametrize("given", ["plain", "bias"])
+def test_the_number_of_threads_changes_no_bit(N, M, given):
+    q, k, v = (rng.standard_normal((5, heads, 50, 8), "float32") for heads in (N, M, M))
+    bias = [None, rng.standard_normal((N, 50, 50), "float32")] if given == "bias" else []
+    found = []
+    for threads in 1, 2, 3:
+        with threadpool_limits(threads, "blas"):
+            found.append(results(q, k, v, *bias))
+    assert same(found[0], found[1]) and same(found[0], found[2])
+
+
+def test_a_head_does_not_know_who_is_computed_beside_it(monkeypatch):
+    arrays = [rng.standard_normal((3, heads, 50, 8), "float32") for heads in (6, 2, 2)]
+    together = results(*arrays)
+    for heads in 1, 3, 12, 100:
+        monkeypatch.setattr(flash, "HEADS", heads)
+        assert same(results(*arrays), together)
+
+
+def test_arrays_of_another_device_stay_together_and_on_the_thread_of_the_caller(monkeypatch):
+    seen = []
+    monkeypatch.setattr(flash, "in_parallel", lambda jobs, **options: [seen.append(len(jobs)), *(job() for job in jobs)][1:])
+    for name in "cpu", "strict":
+        results(*(backend.to_device(rng.standard_normal((3, 8, 20, 2)), name) for _ in range(3)))
+    assert seen == [6, 6, 1, 1]
+
+
+# Scores that need no maximum
+
+
+@pytest.mark.parametrize("size", [1.0, 20.0])
+def test_without_maxima_the_numbers_are_the_same_and_large_scores_have_them(size, monkeypatch):
+    q, k, v = rng.standard_normal((3, 1, 2, 40, 16), "float32")
+    q *= size
+    bounded = flash.longest(q) * flash.longest(k) / 4 < flash.BOUND
+    assert bounded == (size == 1.0)
+    fast = results(q, k, v)
+    monkeypatch.setattr(flash, "BOUND", 0)
+    for name, x in results(q, k, v).items():
+        np.testing.assert_allclose(fast[name], x, rtol=1e-4, atol=1e-5 * abs(x).max())
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_at_the_bound_float32_neither_overflows_nor_vanishes(sign):
+    T, length = 3000, math.sqrt(0.999 * flash.BOUND)
+    q, k = (np.full((1, 1, n, 1), x, "float32") for n, x in ((1, length), (T, sign * length)))
+    y, backward = ops.flash_attention.vjp(q, k, k, scale=1.0)
+    np.testing.assert_allclose(y, sign * length, rtol=1e-5)
+    assert np.isfinite(backward(1e5 * np.ones_like(y))[1]).all()
 
 
 # The rule of the module

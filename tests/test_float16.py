@@ -1,4 +1,4 @@
-"""Long sums in float16. There 2048 + 1 is 2048, and 65520 infinity: sums are kept in `backend.wide`, and N ones come to N.
+"""Long sums in float16. There 2048 + 1 is 2048, and 65520 infinity: sums are kept in `sums.wide`, and N ones come to N.
 
 Every op that adds up gets N rows of one number (or a gradient of ones for N rows) and must give what it gives in float64.
 Rows have two columns: a single one, or the last axis, is added up pairwise by NumPy, and only goes wrong when it is HUGE.
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import minitx as mx
-from minitx import backend
+from minitx import backend, sums
 
 from .harness import DEVICES, call, on_host, run
 
@@ -101,7 +101,7 @@ def test_cross_entropy_subtracts_widely(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_products_of_rows_are_added_up_widely(device):
     x, y = (backend.to_device(np.full((2, 3), number, "float16"), device) for number in (30_000, 2))
-    found = backend.row_dot(x, y)
+    found = sums.row_dot(x, y)
     assert found.dtype == "float32" and on_host([found])[0].tolist() == [[180_000], [180_000]]
 
 
@@ -111,10 +111,10 @@ def test_sums_by_products_and_sums_by_sum_are_equal_and_wide(dtype, blas):
     """NumPy goes one way and CuPy the other; a GPU is not needed to see that they lead to the same place."""
     rng = np.random.default_rng(0)
     x = rng.uniform(2e4, 3e4, (3, 5, 7)).astype(dtype)                       # the sum of three is too large for float16
-    weights = rng.uniform(2, 3, 7).astype(backend.wide(x))
+    weights = rng.uniform(2, 3, 7).astype(sums.wide(x))
     with mock.patch.dict(backend._BY_TYPE, {np.ndarray: dataclasses.replace(backend.device("cpu"), blas=blas)}):
-        found = backend.row_sum(x), backend.row_sum(x, weights), backend.column_sum(x)
+        found = sums.row_sum(x), sums.row_sum(x, weights), sums.column_sum(x)
     exact = x.astype("float64")
     for a, b in zip(found, (exact.sum(-1, keepdims=True), (exact * weights).sum(-1, keepdims=True), exact.sum((0, 1)))):
-        assert a.dtype == backend.wide(x) and a.shape == b.shape
+        assert a.dtype == sums.wide(x) and a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-14 if dtype == "float64" else 1e-6)

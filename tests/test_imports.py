@@ -10,8 +10,8 @@ import pytest
 import minitx as mx
 
 LIGHT = ["__future__", "copy", "dataclasses", "inspect", "threading"]   # of the standard library, beside what NumPy brings
-ENGINE = ["backend", "contract", "gradcheck", "init", "nn", "observer", "op", "ops", "optim", "options", "parallel",
-          "randomness", "saved", "special", "tape", "tensor", "waits"]
+ENGINE = ["backend", "contract", "gradcheck", "init", "nn", "observer", "op", "ops", "optim", "options", "panels",
+          "parallel", "randomness", "saved", "special", "sums", "tape", "tensor", "waits"]
 
 
 def fresh(*lines):

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from minitx.op import Op
 
-MATHEMATICS = ("minitx.ops.", "minitx.backend.wide", "minitx.backend.narrow", "minitx.backend.total",
-               "minitx.backend.row_sum", "minitx.backend.row_dot", "minitx.backend.row_max", "minitx.backend.column_sum",
-               "minitx.backend.clear_rows", "minitx.backend.panels", "minitx.backend.multiplier",
-               "minitx.backend.scatter_add", "minitx.backend.erfc")
+MATHEMATICS = ("minitx.ops.", "minitx.sums.wide", "minitx.sums.narrow", "minitx.sums.total",
+               "minitx.sums.row_sum", "minitx.sums.row_dot", "minitx.sums.row_max", "minitx.sums.column_sum",
+               "minitx.backend.clear_rows", "minitx.panels.panels", "minitx.panels.multiplier",
+               "minitx.sums.scatter_add", "minitx.backend.erfc")
 
 
 class Unit(NamedTuple):

@@ -29,9 +29,8 @@ import speed
 import worker
 from workloads import GROUPS, NARROW, Work, attention
 
-from minitx import backend, ops, special
+from minitx import backend, ops, panels, special
 from minitx.models import LanguageModel, RecurrentLM, one_symbol
-from minitx.optim import Adam, AdamW
 from minitx.shards import Shards
 
 ALL = "all"                                     # nothing is switched off
@@ -60,7 +59,7 @@ def freed_memory_goes_back(put: Put) -> None:
 
 def one_panel(put: Put) -> None:
     """The recurrent weights as they are: one product with all columns."""
-    put(backend, "panels", lambda W, rows: W)
+    put(panels, "panels", lambda W, rows: W)
 
 
 def slopes_in_the_loop(put: Put) -> None:
@@ -75,7 +74,7 @@ def slopes_step_by_step(fast: Callable, a: Any, h0: Any, c0: Any, U: Any, length
     T, B, H = tanh_c.shape
 
     def readable(dhs: Any, dh: Any, dc: Any) -> Any:
-        da, times_UT = np.empty((T, B, 4 * H), gates.dtype), backend.multiplier(U.T, B)
+        da, times_UT = np.empty((T, B, 4 * H), gates.dtype), panels.multiplier(U.T, B)
         for t in reversed(range(T)):
             i, f, g, o = gates[t]
             dh = dh + dhs[:, t]
@@ -107,43 +106,8 @@ def sums_by_sum(put: Put) -> None:
     backend.register(dataclasses.replace(backend.device("cpu"), blas=False))
 
 
-def adam_as_written(put: Put) -> None:
-    put(peer_minitx, "Adam", Plain)
-    put(peer_minitx, "AdamW", PlainW)
-
-
-class Plain(Adam):
-    """Adam as its paper writes it, each operator with an array of its own."""
-
-    def step(self) -> None:
-        if not hasattr(self, "each"):
-            self.t, self.each = 0, [(np.zeros_like(p.array), np.zeros_like(p.array)) for p in self.parameters]
-        self.t += 1
-        b1, b2 = self.betas
-        for p, (m, v) in zip(self.parameters, self.each, strict=True):
-            m[:] = b1 * m + (1 - b1) * p.grad
-            v[:] = b2 * v + (1 - b2) * p.grad * p.grad
-            shrunk = p.array * (1 - self.lr * self.weight_decay)
-            p.assign_(shrunk - self.lr * (m / (1 - b1 ** self.t)) / (np.sqrt(v / (1 - b2 ** self.t)) + self.eps))
-
-
-class PlainW(Plain, AdamW):
-    pass
-
-
 def attention_in_three_steps(put: Put) -> None:
     put(ops.attention, "vjp", ops.attention.reference.vjp)
-
-
-def gelu_as_written(put: Put) -> None:
-    put(ops.gelu, "vjp", plain_gelu)
-
-
-def plain_gelu(x: Any, *, approximate: str = "tanh") -> Any:
-    """The formulas of `ops.gelu` as they stand, each operator with an array of its own."""
-    c, a = math.sqrt(2 / math.pi), 0.044715
-    p = (1 + np.tanh(c * (x + a * x * x * x))) / 2
-    return x * p, lambda dy: dy * p * (1 + 2 * x * (1 - p) * c * (1 + 3 * a * x * x))
 
 
 def every_symbol_through_the_model(put: Put) -> None:
@@ -164,8 +128,6 @@ SWITCHES: dict[str, tuple[Callable[[Put], None], list[str]]] = {
     "all of the recurrence": (cells, ["W1", "W1s"]),
     "sums as products": (sums_by_sum, ["W2", "W2s"]),
     "attention in place": (attention_in_three_steps, ["W2", "W2s"]),
-    "gelu in place": (gelu_as_written, ["W2", "W2s"]),
-    "Adam in bundles": (adam_as_written, ["W1", "W1s", "W2", "W2s"]),
     "attention in tiles": (whole_square, [work.name for work in SQUARES]),
     "one symbol at a time": (every_symbol_through_the_model, ["W5 gpt"]),
     "erfc as a polynomial": (number_by_number, ["erfc"]),

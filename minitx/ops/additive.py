@@ -8,8 +8,9 @@ Read next: `nn/module.py`, how ops become models.
 
 import math
 
-from ..backend import array_module, total
+from ..backend import array_module
 from ..op import op
+from ..sums import total
 from .softmax import softmax
 
 

@@ -7,8 +7,9 @@ Read next: `nn/module.py`, how ops become models; before this `textbook.py`, the
 
 import math
 
-from ..backend import array_module, row_max, row_sum
+from ..backend import array_module
 from ..op import op
+from ..sums import row_max, row_sum
 from .basic import unbroadcast
 from .dropout import dropout
 from .textbook import allowed, queries_per_key, scale_of, textbook_attention

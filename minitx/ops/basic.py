@@ -8,8 +8,9 @@ Read next: `powers.py`.
 
 import math
 
-from ..backend import array_module, is_array, narrow, total, wide
+from ..backend import array_module, is_array
 from ..op import op
+from ..sums import narrow, total, wide
 
 
 def broadcasting(*shapes):

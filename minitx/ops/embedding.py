@@ -3,8 +3,8 @@
 Read next: `dropout.py`.
 """
 
-from ..backend import scatter_add
 from ..op import op
+from ..sums import scatter_add
 from .softmax import check_ids
 
 

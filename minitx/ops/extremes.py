@@ -7,8 +7,9 @@ Read next: `reductions.py`.
 
 import math
 
-from ..backend import array_module, is_array, wide
+from ..backend import array_module, is_array
 from ..op import op
+from ..sums import wide
 from .basic import alike, axes_of, broadcasting, unbroadcast
 
 

@@ -1,19 +1,26 @@
 """Attention without the square: no array of all scores, so twice the length takes twice the memory, and not four times.
 
 `attention.py` keeps a weight for every pair of positions, for the way back. Here the scores are made tile by tile, used, and
-forgotten; going back they are made again. Nothing is approximated.
+forgotten; going back they are made again. Nothing is approximated. Heads know nothing of each other, so some go side by side.
 
 Read next: `docs/derivations/flash_attention.md`; before this `attention.py`, the same in one piece.
 """
 
 import math
+from functools import partial
 
-from ..backend import array_module, row_sum, wide
+from ..backend import array_module, device_of, expecting_overflow
 from ..op import op
 from ..options import whole
+from ..parallel import in_parallel
+from ..sums import row_sum, wide
 from .attention import attention
 from .basic import unbroadcast
 from .textbook import queries_per_key, scale_of
+
+HEADS = 4       # made together on a CPU: of more, the tiles do not stay in the cache; for fewer, a call takes too long
+BOUND = 60      # exp(60), and the sum of as many as a text has symbols, is far from the end of float32, and so is exp(-60)
+ALL = slice(None)
 
 
 @op("q (B, N, Tq, K), k (B, M, Tk, K), v (B, M, Tk, Kv), mask?:bool ~(B, N, Tq, Tk), bias? ~(B, N, Tq, Tk) "
@@ -34,6 +41,9 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
     `lse`, the log-sum-exp of a row of scores, is all that backward needs to make its weights again, probs = exp(scores - lse).
     From there it is the way back of `attention`, one tile at a time, with one product more: that of the scores.
 
+    A score is at most |q| |k| scale. If that leaves all of them within ±60, exp needs no help: 0 does for `top`, nothing fades,
+    and (2) is left out. It is never left out where there is a bias, or on a GPU, which would have to wait for the answer.
+
     Arguments as in `attention`, without dropout, whose mask would be the square again; a query that may look at nothing gets
     zeros and gives zero gradients. `watch` is shown `probs` (B, N, Tq, Tk), put together only for it. float16 is computed,
     and kept, as float32. The default `tile` keeps a product with K = 64 under 10⁶ multiplications: up to there OpenBLAS
@@ -41,7 +51,7 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
 
     Keeps q, k, v, y, mask, bias, and lse, one number for each query.
 
-    Stable  top is subtracted before exp, and lse is never below top: no exponent is above 0, forward or back
+    Stable  top is subtracted before exp, unless all scores are small, and lse from then on: no exponent is above 60
     Source  Dao et al. 2022, arXiv 2205.14135; the running softmax: Milakov & Gimelshein 2018, arXiv 1805.02867;
             derived in docs/derivations/flash_attention.md
 
@@ -49,29 +59,54 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
     >>> flash_attention.vjp(v, v, v, causal=True, tile=2)[0][0, 0, 0].tolist()
     [0.0, 1.0]
     """
-    xp, (B, N, Tq, K), (M, Tk), dtype = array_module(q), q.shape, k.shape[1:3], q.dtype
+    xp, (B, N, Tq, K), (M, Tk), dtype, on_cpu = array_module(q), q.shape, k.shape[1:3], q.dtype, device_of(q).name == "cpu"
     whole("flash_attention", tile=tile)
     scale, each, to_bias = scale_of(scale, K), queries_per_key(N, M), None if bias is None else bias.shape
     q, k, v = (x.astype(wide(x), copy=False) for x in (q, k, v))
     mask, bias = (None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape) for x in (mask, bias))
     ahead = Tk - Tq if causal else Tk       # the query at t may see the keys up to t + ahead
+    bounded = on_cpu and bias is None and longest(q) * longest(k) * abs(scale) < BOUND
+
+    y, probs = xp.zeros_like(q, shape=(B, N, Tq, v.shape[3])), xp.zeros((B, N, Tq, Tk), q.dtype) if watch else None
+    groups = groups_of(B, M, each, HEADS if on_cpu else B * N)
+    backs = in_parallel([partial(in_tiles, q[b, n], k[b, m], v[b, m], part(mask, b, n), part(bias, b, n), y[b, n],
+                                 part(probs, b, n), scale, ahead, tile, bounded) for b, n, m in groups])
+    if probs is not None:
+        watch("probs", probs.astype(dtype, copy=False), None)
+
+    def backward(dy):
+        dq, dk, dv = (xp.zeros_like(x) for x in (q, k, v))
+        dbias = None if bias is None else xp.zeros(bias.shape, q.dtype)
+        jobs = [partial(back, dy[b, n], dq[b, n], dk[b, m], dv[b, m], part(dbias, b, n))
+                for back, (b, n, m) in zip(backs, groups)]
+        in_parallel(jobs, independent=bias is None)         # they may add to the same dbias
+        dq, dk, dv = (x.astype(dtype, copy=False) for x in (dq, dk, dv))
+        return dq, dk, dv, None, None if dbias is None else dbias.astype(dtype, copy=False).reshape(to_bias)
+
+    return y.astype(dtype, copy=False), backward
+
+
+def in_tiles(q, k, v, mask, bias, y, probs, scale, ahead, tile, bounded):
+    """Some of the heads: writes their y, and their probs if wanted; returns their way back, which writes all gradients."""
+    xp, (B, N, Tq, _), (M, Tk) = array_module(q), q.shape, k.shape[1:3]
+    each = N // M
 
     def tiles():                            # pieces of the keys, each with the pieces of the queries that see some of it
         for s in range(0, Tk, tile):
             yield slice(s, s + tile), [slice(t, t + tile) for t in range(max(s - ahead, 0), Tq, tile)]
 
     def rows(x):                            # (B, N, t, ·) -> (B, M, N/M t, ·), as in attention
-        return x.reshape(B, M, each * x.shape[2], x.shape[3])
+        return x if each == 1 else x.reshape(B, M, each * x.shape[2], x.shape[3])
 
     def heads(x):                           # and back
-        return x.reshape(B, N, x.shape[2] // each, x.shape[3])
+        return x if each == 1 else x.reshape(B, N, x.shape[2] // each, x.shape[3])
 
     def scores_of(at, to, keys):
         scores = heads(rows(q[:, :, at]) @ keys)                                             # (B, N, t, s)
         if bias is not None:
-            scores += part(bias, at, to)
+            scores += part(bias, ALL, ALL, at, to)
         if mask is not None:
-            xp.copyto(scores, -math.inf, where=~part(mask, at, to))
+            xp.copyto(scores, -math.inf, where=~part(mask, ALL, ALL, at, to))
         if to.stop > at.start + ahead + 1:  # the tile lies across the diagonal
             xp.copyto(scores, -math.inf, where=~xp.tri(*scores.shape[2:], at.start + ahead - to.start, dtype=bool))
         return scores
@@ -81,36 +116,33 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
         probs -= lse[:, :, at]
         return xp.exp(probs, out=probs)
 
-    y, total = xp.zeros_like(q, shape=(B, N, Tq, v.shape[3])), xp.zeros((B, N, Tq, 1), q.dtype)
+    total = xp.zeros((B, N, Tq, 1), q.dtype)
     top = xp.full_like(total, -math.inf)
     for to, queries in tiles():
         keys = upright(k[:, :, to] * scale)
         for at in queries:
             weights = scores_of(at, to, keys)                                                # 1
-            higher = xp.maximum(top[:, :, at], weights.max(-1, keepdims=True))               # 2
-            level = finite(higher)
-            fade = xp.exp(top[:, :, at] - level)
-            weights -= level
+            if not bounded:
+                higher = xp.maximum(top[:, :, at], weights.max(-1, keepdims=True))           # 2
+                level = finite(higher)
+                fade = xp.exp(top[:, :, at] - level)
+                weights -= level
+                top[:, :, at] = higher
+                total[:, :, at] *= fade
+                y[:, :, at] *= fade
             xp.exp(weights, out=weights)
-            top[:, :, at] = higher
-            total[:, :, at] *= fade                                                          # 3
-            total[:, :, at] += row_sum(weights)
-            y[:, :, at] *= fade
+            total[:, :, at] += row_sum(weights)                                              # 3
             y[:, :, at] += heads(rows(weights) @ v[:, :, to])
     total = xp.where(total == 0, 1, total)                                                   # 4
     y /= total
     lse = finite(top) + xp.log(total)
-    if watch:
-        probs = xp.zeros((B, N, Tq, Tk), q.dtype)
+    if probs is not None:
         for to, queries in tiles():
             for at in queries:
                 probs[:, :, at, to] = probs_of(at, to, upright(k[:, :, to] * scale))
-        watch("probs", probs.astype(dtype, copy=False), None)
 
-    def backward(dy):
+    def backward(dy, dq, dk, dv, dbias):
         mean = row_sum(dy * y)                                                               # Σ dprobs probs = Σ dy y
-        dq, dk, dv = (xp.zeros_like(x) for x in (q, k, v))
-        dbias = xp.zeros(() if bias is None else bias.shape, q.dtype)
         for to, queries in tiles():
             keys, values = upright(k[:, :, to] * scale), upright(v[:, :, to])
             for at in queries:
@@ -122,19 +154,30 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
                 dq[:, :, at] += heads(rows(dscores) @ k[:, :, to])                           # 1
                 dk[:, :, to] += rows(dscores).swapaxes(-1, -2) @ rows(q[:, :, at])
                 if bias is not None:
-                    dbias_at = part(dbias, at, to)
+                    dbias_at = part(dbias, ALL, ALL, at, to)
                     dbias_at += unbroadcast(dscores, dbias_at.shape)
         dq *= scale
         dk *= scale
-        dq, dk, dv, dbias = (x.astype(dtype, copy=False) for x in (dq, dk, dv, dbias))
-        return dq, dk, dv, None, None if bias is None else dbias.reshape(to_bias)
 
-    return y.astype(dtype, copy=False), backward
+    return backward
 
 
-def part(x, at, to):
-    """Of x, which broadcasts to (B, N, Tq, Tk), what belongs to the queries `at` and the keys `to`."""
-    return x[:, :, at if x.shape[2] > 1 else slice(None), to if x.shape[3] > 1 else slice(None)]
+def groups_of(B, M, each, heads):
+    """Slices (rows of the batch, heads of queries, heads of keys) of so many heads of queries, or as few more as need be."""
+    rows, few = max(1, heads // (M * each or 1)), max(1, heads // (each or 1))
+    return [(slice(b, b + rows), slice(m * each, (m + few) * each), slice(m, m + few))
+            for b in range(0, B, rows) for m in range(0, M, few)]
+
+
+def part(x, *slices):
+    """Of x, which broadcasts to (B, N, Tq, Tk), what belongs to slices of these axes, from the first on; None of None."""
+    return None if x is None else x[tuple(s if size > 1 else ALL for s, size in zip(slices, x.shape))]
+
+
+def longest(x):
+    """The length of the longest row of x (B, N, T, K)."""
+    with expecting_overflow():
+        return math.sqrt(row_sum(x * x).max(initial=0))
 
 
 def upright(x):
@@ -143,5 +186,5 @@ def upright(x):
 
 
 def finite(top):
-    """The largest score, or 0 where none was seen: -inf - 0 has an exponential, -inf - -inf has not."""
+    """The largest score, or 0 where none was seen, or looked for: -inf - 0 has an exponential, -inf - -inf has not."""
     return array_module(top).where(top == -math.inf, 0, top)

@@ -8,8 +8,9 @@ Read next: `activations.py`.
 
 from types import EllipsisType
 
-from ..backend import array_module, is_array, wide
+from ..backend import array_module, is_array
 from ..op import op
+from ..sums import wide
 from ..waits import within
 from .softmax import check_ids
 

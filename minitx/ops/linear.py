@@ -5,8 +5,8 @@ Read next: `norm.py`.
 
 import math
 
-from ..backend import column_sum, narrow
 from ..op import op
+from ..sums import column_sum, narrow
 
 
 @op("x (..., D), W (D, O), b? (O) -> y (..., O)")

@@ -5,8 +5,9 @@
 Read next: `recurrent.py`.
 """
 
-from ..backend import array_module, narrow, total, wide
+from ..backend import array_module
 from ..op import op
+from ..sums import narrow, total, wide
 from ..waits import holds
 from .activations import sigmoid
 from .basic import alike, unbroadcast

@@ -3,8 +3,9 @@
 Read next: `recurrent.py`, where an op is a step through time.
 """
 
-from ..backend import array_module, column_sum, row_dot, row_sum, wide
+from ..backend import array_module
 from ..op import op
+from ..sums import column_sum, row_dot, row_sum, wide
 
 
 def check_eps(eps):

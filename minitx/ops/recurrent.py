@@ -6,8 +6,9 @@ and a state and returns the next state; its backward takes the gradient by the n
 Read next: `unroll.py`, the loop that carries a cell through time and back.
 """
 
-from ..backend import array_module, total
+from ..backend import array_module
 from ..op import op
+from ..sums import total
 from .activations import sigmoid
 
 # What an activation does to its argument, and its slope as seen from the result. "linear" is there to be compared with theory.

@@ -7,8 +7,9 @@ Read next: `shaping.py`, ops that only move numbers.
 
 import math
 
-from ..backend import array_module, narrow, wide
+from ..backend import array_module
 from ..op import op
+from ..sums import narrow, wide
 from .basic import axes_of
 from .softmax import peak
 

@@ -5,8 +5,9 @@ Read next: `linear.py`, where the parameters are.
 
 import math
 
-from ..backend import array_module, clear_rows, narrow, row_dot, row_max, row_sum, wide
+from ..backend import array_module, clear_rows
 from ..op import op
+from ..sums import narrow, row_dot, row_max, row_sum, wide
 from ..waits import within
 
 

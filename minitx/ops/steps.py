@@ -12,8 +12,10 @@ one's own end. `watch` is shown NaN in the padding.
 Read next: `sequences.py`.
 """
 
-from ..backend import array_module, fused, multiplier, total
+from ..backend import array_module, fused
 from ..op import op
+from ..panels import multiplier
+from ..sums import total
 from .lengths import entering, live_steps, only_live, stand_still, through, watching
 from .recurrent import activation_of, show
 

@@ -7,7 +7,8 @@ Read next: `sequence_of.py`, which makes an op of the loop, then `sequences.py`,
 
 import functools
 
-from ..backend import array_module, wide
+from ..backend import array_module
+from ..sums import wide
 from .lengths import entering, only_live, through
 from .recurrent import show
 from .sequence_of import sequence_of, states_of
