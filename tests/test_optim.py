@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import minitx as mx
+from minitx import optim
 from minitx.clipping import clip_grad_norm, grad_norm
 from minitx.optim import SGD, Adam, AdamW
 from minitx.schedules import inverse_sqrt, warmup_cosine
@@ -97,6 +98,42 @@ def test_adam_crosses_a_plain_so_flat_that_gradient_descent_stands_still():
             optimizer.lr = 0.1 * 0.99**step
             optimizer.step()
     assert slow.item() > 2.999 and abs(fast.item()) < 0.01
+
+
+@pytest.mark.parametrize("kind", [Adam, AdamW])
+@pytest.mark.parametrize("size", [1, 9, 2**16])
+@every_device
+def test_parameters_in_bundles_move_to_the_bit_as_each_would_alone(kind, size, device, monkeypatch):
+    monkeypatch.setattr(optim, "BUNDLE", size)
+    looks = [((2, 3), "float32"), ((), "float32"), ((4,), "float16"), ((1,), "float64"), ((2,), "float32"), ((5,), "float32"),
+             ((0,), "float32"), ((3, 2), "float32")]
+    together, alone = ([leaf(np.arange(math.prod(shape)).reshape(shape), dtype, device) for shape, dtype in looks]
+                       for _ in range(2))
+    one, many = kind(together, 0.1, weight_decay=0.1), [kind([p], 0.1, weight_decay=0.1) for p in alone]
+    for step in range(8):
+        for i, (p, q) in enumerate(zip(together, alone)):
+            late = (i == 1 and step < 2) or (i == 4 and step in (3, 4))      # has no gradient yet, or not this time
+            p.grad = q.grad = None if late else mx.tensor(rng.standard_normal(p.shape), dtype=p.dtype, device=device).array
+        if step == 6:                                                        # goes on from a saved state
+            state, one = one.state_dict(), kind(together, 0.1, weight_decay=0.1)
+            one.load_state_dict(state)
+        for optimizer in one, *many:
+            optimizer.step()
+        assert [p.numpy().tolist() for p in together] == [p.numpy().tolist() for p in alone]
+    assert one.counts.tolist() == [8, 6, 8, 8, 6, 8, 8, 8]
+    for name in "m", "v":
+        for i, p in enumerate(together):
+            assert getattr(one, name)[i].shape == p.shape
+            assert np.array_equal(mx.tensor(getattr(one, name)[i]).numpy(), mx.tensor(getattr(many[i], name)[0]).numpy())
+
+
+def test_small_neighbours_of_one_kind_make_a_bundle(monkeypatch):
+    monkeypatch.setattr(optim, "BUNDLE", 6)
+    looks = [(2, "float32"), (4, "float32"), (1, "float32"), (9, "float32"), (1, "float32"), (1, "float64")]
+    optimizer = Adam([with_grad(np.ones(n), np.ones(n), dtype) for n, dtype in looks])
+    optimizer.step()
+    assert [bundle.members for bundle in optimizer.bundles] == [[0, 1], [2], [3], [4], [5]]
+    assert optimizer.m[0].base is optimizer.m[1].base is optimizer.bundles[0].m
 
 
 @every_optimizer

@@ -31,6 +31,7 @@ from workloads import GROUPS, NARROW, Work, attention
 
 from minitx import backend, ops, panels, special
 from minitx.models import LanguageModel, RecurrentLM, one_symbol
+from minitx.optim import Adam, AdamW, Optimizer
 from minitx.shards import Shards
 
 ALL = "all"                                     # nothing is switched off
@@ -106,8 +107,41 @@ def sums_by_sum(put: Put) -> None:
     backend.register(dataclasses.replace(backend.device("cpu"), blas=False))
 
 
+def adam_as_written(put: Put) -> None:
+    put(peer_minitx, "Adam", Plain)
+    put(peer_minitx, "AdamW", PlainW)
+
+
+class Plain(Adam):
+    """Adam as its paper writes it: parameter by parameter, and each operator with an array of its own."""
+
+    step = Optimizer.step
+
+    def moved(self, i: int, w: Any, g: Any) -> Any:
+        (b1, b2), t = self.betas, int(self.counts[i])
+        m = self.m[i] = b1 * self.m.get(i, 0) + (1 - b1) * g
+        v = self.v[i] = b2 * self.v.get(i, 0) + (1 - b2) * g * g
+        shrunk = w * (1 - self.lr * self.weight_decay)
+        return shrunk - self.lr * (m / (1 - b1 ** t)) / (np.sqrt(v / (1 - b2 ** t)) + self.eps)
+
+
+class PlainW(Plain, AdamW):
+    pass
+
+
 def attention_in_three_steps(put: Put) -> None:
     put(ops.attention, "vjp", ops.attention.reference.vjp)
+
+
+def gelu_as_written(put: Put) -> None:
+    put(ops.gelu, "vjp", plain_gelu)
+
+
+def plain_gelu(x: Any, *, approximate: str = "tanh") -> Any:
+    """The formulas of `ops.gelu` as they stand, each operator with an array of its own."""
+    c, a, near = math.sqrt(2 / math.pi), 0.044715, x.clip(-10, 10)
+    p = (1 + np.tanh(c * near * (1 + a * near * near))) / 2
+    return x * p, lambda dy: dy * p * (1 + 2 * near * (1 - p) * c * (1 + 3 * a * near * near))
 
 
 def every_symbol_through_the_model(put: Put) -> None:
@@ -128,6 +162,8 @@ SWITCHES: dict[str, tuple[Callable[[Put], None], list[str]]] = {
     "all of the recurrence": (cells, ["W1", "W1s"]),
     "sums as products": (sums_by_sum, ["W2", "W2s"]),
     "attention in place": (attention_in_three_steps, ["W2", "W2s"]),
+    "gelu in place": (gelu_as_written, ["W2", "W2s"]),
+    "Adam in bundles": (adam_as_written, ["W1", "W1s", "W2", "W2s"]),
     "attention in tiles": (whole_square, [work.name for work in SQUARES]),
     "one symbol at a time": (every_symbol_through_the_model, ["W5 gpt"]),
     "erfc as a polynomial": (number_by_number, ["erfc"]),

@@ -117,10 +117,23 @@ def gelu(x, *, approximate="tanh"):
         return x * p, exact_backward
     c, a = math.sqrt(2 / math.pi), 0.044715
     near = x.clip(-10, 10)
-    p = 0.5 + 0.5 * xp.tanh(near * (c + c * a * near * near))
+    p = xp.asarray(near * near)                                              # of one number, NumPy makes a scalar
+    p *= c * a
+    p += c
+    p *= near                                                                # u
+    xp.tanh(p, out=p)
+    p += 1
+    p *= 0.5
 
     def backward(dy):
-        slope = c + 3 * c * a * near * near                                  # u'
-        return dy * p * (1 + 2 * near * (1 - p) * slope)
+        dx = near * near
+        dx *= 6 * a * c
+        dx += 2 * c
+        dx *= near                                                           # 2 x u'
+        dx *= 1 - p
+        dx += 1
+        dx *= p
+        dx *= dy
+        return dx
 
     return x * p, backward
