@@ -105,8 +105,8 @@ def as_array(x: Any) -> Any:
 
 def owner(x: Array) -> Array:
     """The array that owns the memory of `x`: `x` itself, unless it is a view."""
-    while is_array(getattr(x, "base", None)):
-        x = x.base
+    while (base := x.base) is not None and is_array(base):
+        x = base
     return x
 
 

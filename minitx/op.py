@@ -25,13 +25,11 @@ from typing import Any
 import numpy as np
 
 from . import backend
-from .backend import Array, owner
 from .contract import Lengths, ShapeLine, ShapeRule, any_shape
 from .observer import observer
 from .tape import Node
 from .tensor import Tensor, made, tracking
 
-PLAIN = {bool, int, float, str, tuple, list, type(None)}     # types of options that need no second look
 OPS: dict[str, Op] = {}     # minitx's own ops by name: the list that the gradient-check contract runs over
 
 
@@ -59,10 +57,8 @@ class Op:
         return f"<op {self.name}: {self.shapes.line}>"
 
     def __call__(self, *args: Any, **static: Any) -> Any:
-        if static and not self.open and not self.static.issuperset(static):
-            args, static = self._by_position(args, static)
         arrays: list[Any] = []
-        key: list[Any] = []
+        looks: list[Any] = []           # kind, shape and dtype of each argument
         edges: list[Any] = []           # where the gradient of each argument goes: see `Node`
         writable: list[Any] = []        # the arguments that `assign_` may change
         tracked = False
@@ -78,14 +74,12 @@ class Op:
                 x = np.asarray(x)
             edges.append(edge)
             arrays.append(x)
-            if backend.is_array(x):
-                key += type(x), x.shape, x.dtype
-            else:
-                key.append(type(x))
-        if new := (signature := tuple(key)) not in self._seen:
+            looks.append((type(x), x.shape, x.dtype) if backend.is_array(x) else type(x))
+        signature = (*looks, *static, *map(type, static.values())) if static else tuple(looks)
+        if new := signature not in self._seen:      # so all checks of kinds and shapes are made once
+            if static and (plain := self._plain(args, static)):
+                return self(*plain[0], **plain[1])
             lengths = self._check(arrays)
-        if static and not (PLAIN.issuperset(map(type, static.values())) and type(static.get("axis")) is not bool):
-            static = {name: self._option(name, value) for name, value in static.items()}
 
         onlooker, vjp = observer.get(), self.vjp
         if onlooker is not None:
@@ -98,7 +92,7 @@ class Op:
             raise
         except Exception as error:
             raise self._explained(error, arrays, static) from error
-        if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
+        if new and not (type(result) is tuple and len(result) == 2 and callable(result[1])):
             raise self._no_pair(result)
         out, backward = result
         many = type(out) is tuple
@@ -109,13 +103,14 @@ class Op:
                 self._seen.clear()
             self._seen.add(signature)
 
-        node = Node(self, backward, edges, writable, outs) if tracked and tracking.get() else None
+        node = Node(self, backward, edges, looks, writable, outs) if tracked and tracking.get() else None
         if onlooker is not None:
             report = onlooker.output(self, arrays, outs)
             if node is not None and report is not None:
                 node.reports += (report,)
-        tensors = [made(y, self.name, node, slot, shared(y, writable) if writable else None) for slot, y in enumerate(outs)]
-        return tuple(tensors) if many else tensors[0]
+        if many:
+            return tuple([made(y, self.name, node, slot, writable) for slot, y in enumerate(outs)])
+        return made(outs[0], self.name, node, 0, writable)
 
     def names(self, count: int) -> list[str]:
         """The names of the first `count` positional arguments; those of `*xs` are numbered."""
@@ -123,6 +118,13 @@ class Op:
             self._names[count] = [*self.arrays[:count],
                                   *(f"{self.many or 'extra'}[{i}]" for i in range(count - len(self.arrays)))]
         return self._names[count]
+
+    def _plain(self, args: tuple, static: dict) -> tuple[tuple, dict] | None:
+        """The same call with every array in its place and options of Python's own types; None where it is so already."""
+        if not self.open and not self.static.issuperset(static):
+            return self._by_position(args, static)
+        plain = {name: self._option(name, value) for name, value in static.items()}
+        return (args, plain) if [*map(type, plain.values())] != [*map(type, static.values())] else None
 
     def _by_position(self, args: tuple, static: dict) -> tuple[tuple, dict]:
         """Arrays that were passed by name, such as `attention(q, k, v, mask=m)`, in their places."""
@@ -194,15 +196,6 @@ class Op:
         named = [*zip(self.names(len(arrays)), arrays, strict=True), *((n, v) for n, v in static.items() if n != "watch")]
         given = ", ".join(f"{n} {shown(v)}" if backend.is_array(v) else f"{n} = {shown(v)}" for n, v in named)
         return kind(f"{self.name}: {' '.join(str(error).split())}; called with {given or 'nothing'}")
-
-
-def shared(y: Array, writable: Sequence[tuple]) -> list[int] | None:
-    """The version of an argument whose memory the result y looks into: a view of a leaf changes with it."""
-    view = y.base is not None
-    for _, array, version, _ in writable:
-        if array is y or (view and owner(array) is owner(y)):
-            return version
-    return None
 
 
 def shown(value: Any) -> str:

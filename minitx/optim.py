@@ -17,7 +17,7 @@ import numpy as np
 from . import backend
 from .backend import Array, array_module, fused
 from .options import number
-from .sums import wide
+from .sums import narrow, wide
 from .tensor import Tensor
 
 BUNDLE = 2 ** 16        # numbers: the arrays of an update of so many stay in the cache from one pass to the next
@@ -194,7 +194,7 @@ class Adam(Optimizer):
         adam(step, bundle.m, bundle.v, g, b1, b2, 1 - b1, 1 - b2, self.eps * unbiased, self.lr * unbiased / (1 - b1 ** t))
         for p, cut in zip(members, bundle.cuts, strict=True):
             w = p.array * (1 - decay) if decay and self.decoupled else p.array
-            p.assign_((w - step[cut].reshape(p.shape)).astype(p.dtype, copy=False))
+            p.assign_(narrow(w - step[cut].reshape(w.shape), w))
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         super().load_state_dict(state)

@@ -10,6 +10,7 @@ Read next: `op.py`, which makes the nodes.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,16 +32,20 @@ class Node:
     So nothing here refers to anything newer: there are no cycles, and memory goes by reference count alone.
     """
 
-    __slots__ = ("backward", "edges", "op", "outputs", "reports", "serial", "writable")
+    __slots__ = ("backward", "edges", "looks", "op", "outputs", "reports", "serial", "writable")
 
-    def __init__(self, op: Op, backward: Callable, edges: list[Any], writable: list[Any], outputs: Sequence[Array]) -> None:
+    def __init__(self, op: Op, backward: Callable, edges: Sequence[Any], looks: Sequence[Any], writable: Sequence[Any],
+                 outputs: Sequence[Array]) -> None:
         self.serial, self.op = _serial(), op
         self.backward: Callable | None = backward
         # where the gradient of each argument goes: an output (node, slot) of an older op, a leaf, or nowhere
         self.edges = edges
+        # and what it must look like, as the argument itself does: (kind of array, shape, dtype)
+        self.looks = looks
         # the arguments that `assign_` may change before the way back: (place, array, its version, how often by now)
         self.writable = writable
-        self.outputs = [(y.shape, y.dtype) for y in outputs]
+        # what several outputs look like, of which some may lead nowhere; one output always leads somewhere
+        self.outputs = [(y.shape, y.dtype) for y in outputs] if len(outputs) > 1 else None
         self.reports: tuple[Callable, ...] = ()    # who wishes to see the gradients of the outputs
 
     @property
@@ -71,11 +76,12 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
     if loss.node is None:
         return {loss: seed}
     total: dict[Any, Array] = {(loss.node, loss.slot): seed}
-    kind = type(seed)
     owned = set()                               # the sums that this walk has allocated, and so may write into
     for node in _newest_first(loss.node):
-        dys = [total.pop((node, slot), None) for slot in range(len(node.outputs))]
-        if len(dys) > 1:                        # of several outputs, some may have led nowhere
+        if node.outputs is None:
+            dys = [total.pop((node, 0))]
+        else:                                   # of several outputs, some may have led nowhere
+            dys = [total.pop((node, slot), None) for slot in range(len(node.outputs))]
             dys = [array_module(seed).zeros(*node.outputs[slot]) if dy is None else dy for slot, dy in enumerate(dys)]
         for report in node.reports:
             report(dys)
@@ -90,17 +96,17 @@ def gradients(loss: Tensor, seed: Any = None) -> dict[Tensor, Array]:
         for i, edge in enumerate(node.edges):
             if edge is None:
                 continue
-            dx, look = dxs[i], edge[0].outputs[edge[1]] if type(edge) is tuple else (edge.array.shape, edge.array.dtype)
-            if type(dx) is not kind or (dx.shape, dx.dtype) != look:
-                dx = _checked(node, i, dx, kind, *look)
-            if (before := total.get(edge)) is None:
+            dx, (kind, shape, dtype) = dxs[i], node.looks[i]
+            if type(dx) is not kind or dx.shape != shape or dx.dtype != dtype:
+                dx = _checked(node, i, dx, kind, shape, dtype)
+            if edge not in total:
                 total[edge] = dx
             elif edge in owned:
-                before += dx
+                total[edge] += dx
             else:
-                total[edge] = as_array(before + dx)
+                total[edge] = as_array(total[edge] + dx)
                 owned.add(edge)
-        node.backward, node.edges, node.writable, node.reports = None, [], [], ()
+        node.backward, node.edges, node.looks, node.writable, node.reports = None, (), (), (), ()
     if onlooker := observer.get():
         onlooker.leaves(total)
     return total
@@ -128,7 +134,7 @@ def _newest_first(start: Node) -> list[Node]:
             if type(edge) is tuple and edge[0] not in found:
                 found.add(edge[0])
                 todo.append(edge[0])
-    return sorted(found, key=lambda node: node.serial, reverse=True)
+    return sorted(found, key=operator.attrgetter("serial"), reverse=True)
 
 
 def _one_each(node: Node, dxs: Any) -> Sequence[Any]:

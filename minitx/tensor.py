@@ -6,14 +6,14 @@ Read next: `tape.py`, the way back from a loss to its leaves.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import backend, options
-from .backend import Array, device_of
+from .backend import Array, device_of, owner
 from .tape import Node, gradients
 
 tracking: ContextVar[bool] = ContextVar("tracking", default=True)
@@ -145,16 +145,16 @@ class Tensor:
         if self.made_by:
             raise RuntimeError(f"assign_: this Tensor is an output of {self.made_by} and may share memory with its inputs; "
                                f"assign to a leaf, or make one with minitx.tensor(t.data)")
-        value = value.array if isinstance(value, Tensor) else value
+        value, own = value.array if isinstance(value, Tensor) else value, self.array
         if not backend.is_array(value):
             value = backend.numbers("assign_", value)
             if value.dtype.kind not in "fiub" or (value.dtype.kind == "f" and self.dtype.kind != "f"):
                 raise TypeError(f"assign_: expected numbers that fit {self.dtype}, got {value.dtype}")
             value = backend.to_device(value.astype(self.dtype), self.device)
-        if value.shape != self.shape or value.dtype != self.dtype or type(value) is not type(self.array):
+        if value.shape != own.shape or value.dtype != own.dtype or type(value) is not type(own):
             raise ValueError(f"assign_: expected shape {self.shape}, {self.dtype} on {self.device}, "
                              f"got {value.shape}, {value.dtype} on {device_of(value).name}")
-        self.array[...] = value
+        own[...] = value
         self.version[0] += 1    # type: ignore[index]
         return self
 
@@ -170,14 +170,21 @@ class Tensor:
             leaf.grad = grad.copy() if leaf.grad is None else backend.as_array(leaf.grad + grad)
 
 
-def made(array: Array, by: str, node: Node | None, slot: int, version: list[int] | None) -> Tensor:
-    """Output `slot` of the op `by`, a plain array of its device: a Tensor without the checks of `Tensor(...)`, for speed."""
+def made(array: Array, by: str, node: Node | None, slot: int, writable: Sequence[tuple]) -> Tensor:
+    """Output `slot` of the op `by`, a plain array of its device: a Tensor without the checks of `Tensor(...)`, for speed.
+
+    A view of an argument that can be written (see `Node`) changes with it.
+    """
     t = Tensor.__new__(Tensor)
-    t.array, t.made_by, t.version, t.grad = array, by, version, None
-    if node is not None and array.dtype.kind == "f":
-        t.requires_grad, t.node, t.slot = True, node, slot
-    else:
-        t.requires_grad, t.node, t.slot = False, None, 0
+    t.array, t.made_by, t.grad, t.slot = array, by, None, slot
+    t.node = node if array.dtype.kind == "f" else None
+    t.requires_grad = t.node is not None
+    t.version = None
+    if writable:
+        memory = owner(array)
+        for _, argument, version, _ in writable:
+            if owner(argument) is memory:
+                t.version = version
     return t
 
 

@@ -46,7 +46,8 @@ class Embedded(nn.Module):
         x = self.tokens(ids)
         if self.kind == "learned":
             if positions is None:
-                return x + self.positions[:x.shape[1]]
+                T = x.shape[1]
+                return x + (self.positions if T == self.positions.shape[0] else self.positions[:T])
             return x + ops.embedding(positions, self.positions)
         if self.kind == "sinusoid":
             positions = backend.device(x.device).xp.arange(x.shape[1]) if positions is None else positions

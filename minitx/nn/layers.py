@@ -79,12 +79,13 @@ class Dropout(Module):
         self.p, self.rng = p, rng
 
     def forward(self, x: Tensor) -> Tensor:
-        kind("Dropout", Tensor, "make one with minitx.tensor(...)", x=x)
-        keep = self.mask(x.shape, x.device)
-        return x if keep is None else ops.dropout(x, keep, p=self.p)
+        if type(x) is not Tensor:
+            kind("Dropout", Tensor, "make one with minitx.tensor(...)", x=x)
+        return ops.dropout(x, self.mask(x.shape, x.device), p=self.p) if self.drops() else x
+
+    def drops(self) -> bool:
+        return self.training and self.p > 0
 
     def mask(self, shape: tuple[int, ...], device: str) -> Array | None:
         """What to keep of an array of this shape; None: everything."""
-        if not self.training or self.p == 0:
-            return None
-        return randomness.keep_mask(self.rng or randomness.stream(), shape, self.p, device)
+        return randomness.keep_mask(self.rng or randomness.stream(), shape, self.p, device) if self.drops() else None
