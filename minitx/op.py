@@ -70,11 +70,11 @@ class Op:
                 if x.version:
                     writable.append((len(edges), x.array, x.version, x.version[0]))
                 x = x.array
-            elif isinstance(x, np.generic):
-                x = np.asarray(x)
+            else:
+                x = backend.as_array(x)
             edges.append(edge)
             arrays.append(x)
-            looks.append((type(x), x.shape, x.dtype) if backend.is_array(x) else type(x))
+            looks.append((type(x), x.shape, x.dtype) if edge is not None or backend.is_array(x) else type(x))
         signature = (*looks, *static, *map(type, static.values())) if static else tuple(looks)
         if new := signature not in self._seen:      # so all checks of kinds and shapes are made once
             if static and (plain := self._plain(args, static)):
