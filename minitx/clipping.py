@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .backend import Array
+from .backend import Array, array_module, as_array, expecting_overflow
 from .optim import tensors
 from .sums import wide
 from .tensor import Tensor
@@ -19,11 +19,13 @@ from .tensor import Tensor
 
 def grad_norm(parameters: Iterable[Tensor]) -> float:
     """The length of all gradients together, √(Σ g²)."""
-    return math.sqrt(float(squared_length(parameters)))
+    with expecting_overflow():
+        return math.sqrt(float(squared_length(parameters)))
 
 
 def squared_length(parameters: Iterable[Tensor]) -> Array:
-    """Σ g² of all gradients, one number where they are (`float` of it waits for a GPU). In float64: no square overflows."""
+    """Σ g² of all gradients, one number where they are (`float` of it waits for a GPU). In float64, where the square of no
+    float32 overflows; that of a float64 above 1e154 is infinite."""
     total: Any = np.float64(0)
     for p in parameters:
         if p.grad is not None:
@@ -36,8 +38,8 @@ def clip_grad_norm(parameters: Iterable[Tensor] | Mapping[str, Tensor], max_norm
     """Scale all gradients by one factor so that their length is at most `max_norm`; returns the length before.
 
     The direction stays; gradients that are short enough are not touched. Clipping cures an exploding gradient, never a
-    vanished one. Raises FloatingPointError when a gradient is not finite, and changes nothing then. Give a dict (of
-    `named_parameters`) to have the parameter called by its name, and `norm` if the length is known.
+    vanished one. Raises FloatingPointError when a gradient or its squared length is not finite, and changes nothing
+    then. Give a dict (of `named_parameters`) to have the parameter called by its name, and `norm` if the length is known.
 
     Source  Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063
 
@@ -53,11 +55,13 @@ def clip_grad_norm(parameters: Iterable[Tensor] | Mapping[str, Tensor], max_norm
         raise ValueError(f"clip_grad_norm: max_norm must be above 0, got {max_norm}")
     norm = grad_norm(named.values()) if norm is None else norm
     if not math.isfinite(norm):
-        name = next((n for n, p in named.items() if not math.isfinite(grad_norm([p]))), "all together")
-        raise FloatingPointError(f"clip_grad_norm: the gradient of {name} is not finite, and nothing was changed; "
+        grads = {name: p.grad for name, p in named.items() if p.grad is not None}
+        ill = [name for name, g in grads.items() if not array_module(g).isfinite(g).all()]
+        what = f"gradient of {ill[0]}" if ill else "squared length of the gradient"
+        raise FloatingPointError(f"clip_grad_norm: the {what} is not finite, and nothing was changed; "
                                  f"lower the learning rate, or look at the loss of this step")
     if norm > max_norm:
         for p in named.values():
             if p.grad is not None:
-                p.grad = (p.grad.astype(wide(p.grad)) * (max_norm / norm)).astype(p.grad.dtype)
+                p.grad = as_array((p.grad.astype(wide(p.grad)) * (max_norm / norm)).astype(p.grad.dtype))
     return norm

@@ -133,7 +133,8 @@ def continuations(caller: str, model: LanguageModel, prompts: Sequence[Ids], cou
     symbols, over = stopping(caller, stop)
 
     def columns() -> Iterator[list[int | None]]:
-        live, reading, write, window = [True] * len(texts), None, None, model.context
+        live, reading, window = [True] * len(texts), None, model.context
+        write = model.writer() if len(texts) == 1 else None
         modules = [module for _, module in model.named_modules()]
         for _ in range(count if texts else 0):
             longest = max(map(len, texts))
@@ -141,8 +142,7 @@ def continuations(caller: str, model: LanguageModel, prompts: Sequence[Ids], cou
                 room = min(longest + count, window or longest + count)
                 with at_rest(modules):
                     reading = Reading.of(model, [text[-window:] if window else text for text in texts], room)
-                    write = model.writer() if len(texts) == 1 else None
-            if write is not None and observer.get() is None:                    # who looks on sees the model itself
+            if write is not None and observer.get() is None:                    # an observer sees the model itself
                 with expecting_overflow():
                     scores, state = write(texts[0][-1], reading.state)
                 scores, reading = scores[None], Reading(model, state, reading.device)

@@ -18,6 +18,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    return all([mallopt(M_MMAP_THRESHOLD, 1 << 30),             # serve blocks of up to 1 GiB from the heap
+    return all([mallopt(M_MMAP_THRESHOLD, 1 << 30)              # serve blocks of up to 1 GiB from the heap,
+                or mallopt(M_MMAP_THRESHOLD, 32 << 20),         # or 32 MiB, the most that an older glibc takes,
                 mallopt(M_TRIM_THRESHOLD, 2**31 - 1),           # and do not give the end of the heap back
                 mallopt(M_TOP_PAD, 64 << 20)])                  # ask the kernel for 64 MiB more than is needed

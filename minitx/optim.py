@@ -7,20 +7,17 @@ Read next: `clipping.py` and `schedules.py`, and then `training.py`, the loop ar
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 from . import backend
-from .backend import Array, array_module, fused
+from .backend import Array, array_module, as_array, fused, is_array
 from .options import number
-from .sums import narrow, wide
+from .sums import wide
 from .tensor import Tensor
-
-BUNDLE = 2 ** 16        # numbers: the arrays of an update of so many stay in the cache from one pass to the next
 
 
 class Optimizer:
@@ -39,7 +36,7 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__}: a parameter is given twice and would be moved twice; "
                              f"pass each once, as model.parameters() does")
         number(type(self).__name__, 0, lr=lr)
-        self.lr = lr
+        self.lr = float(lr)
         self.counts = np.zeros(len(self.parameters), "int64")   # how often each was moved: one may get its first gradient late
 
     def zero_grad(self) -> None:
@@ -48,11 +45,23 @@ class Optimizer:
             p.grad = None
 
     def step(self) -> None:
-        """Move every parameter that has a gradient."""
+        """Move every parameter that has a gradient; none, if one of these does not look like its parameter."""
+        for i, p in enumerate(self.parameters):
+            g, w = p.grad, p.array
+            if g is not None and (type(g) is not type(w) or g.shape != w.shape or g.dtype != w.dtype):
+                self.check_gradient(i, p)
         for i, p in enumerate(self.parameters):
             if p.grad is not None:
                 self.counts[i] += 1
                 p.assign_(self.moved(i, p.array, p.grad).astype(p.dtype, copy=False))
+
+    def check_gradient(self, i: int, p: Tensor) -> None:
+        """Raise ValueError unless the gradient of parameter i looks like it; the scalars that NumPy makes of 0-d arrays do."""
+        g: Any = as_array(p.grad)
+        if type(g) is not type(p.array) or g.shape != p.shape or g.dtype != p.dtype:
+            given = f"{g.dtype} of shape {g.shape} on {backend.device_of(g).name}" if is_array(g) else f"a {type(g).__name__}"
+            raise ValueError(f"{type(self).__name__}: the gradient of parameter {i} is {given}, and the parameter is {p.dtype} "
+                             f"of shape {p.shape} on {p.device}; set .grad to an array like it. Nothing was moved")
 
     def moved(self, i: int, w: Array, g: Array) -> Array:
         """The new value of parameter i, from its value and its gradient."""
@@ -122,9 +131,6 @@ class Adam(Optimizer):
 
     `weight_decay` λ adds λ w to g, where it is divided by √v̂ as well; see `AdamW`. Moments of float16 parameters are float32.
     Float32 cannot hold the square of a gradient above 1.8e19: v becomes infinite, and that number never moves again. Clip.
-
-    The equations are the same for all numbers, and most parameters are small; so those that are neighbours, and were moved
-    as often, are moved in one go, up to 65,536 numbers: docs/speed.md.
     Source  Kingma & Ba 2014, arXiv 1412.6980
     """
 
@@ -140,81 +146,21 @@ class Adam(Optimizer):
         number(me, 0, 1 - 1e-12, beta1=betas[0], beta2=betas[1])
         number(me, 0, eps=eps, weight_decay=weight_decay)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
-        self.m: dict[int, Array] = {}           # views of the moments of bundles
+        self.m: dict[int, Array] = {}
         self.v: dict[int, Array] = {}
-        self.bundles: list[Bundle] = []
-        self.bundled: list[tuple] = []          # what the bundles were made for
 
-    def step(self) -> None:
-        due = [(i, type(p.array), p.dtype) for i, p in enumerate(self.parameters) if p.grad is not None]
-        if due != self.bundled:
-            self.bundles, self.bundled = list(self.in_bundles([i for i, *_ in due])), due
-        for bundle in self.bundles:
-            self.move(bundle)
-
-    def in_bundles(self, due: Sequence[int]) -> Iterator[Bundle]:
-        """The numbers of the parameters to move, in runs that are of one kind, were moved as often and are small together."""
-        def kind(i: int) -> tuple:
-            p = self.parameters[i]
-            return self.counts[i], type(p.array), p.dtype
-
-        bundle: list[int] = []
-        size = 0
-        for i in due:
-            size += self.parameters[i].size
-            if bundle and (size > BUNDLE or kind(i) != kind(bundle[0])):
-                yield self.bundle(bundle)
-                bundle, size = [], self.parameters[i].size
-            bundle.append(i)
-        if bundle:
-            yield self.bundle(bundle)
-
-    def bundle(self, members: list[int]) -> Bundle:
-        """Lay the moments of these parameters side by side, as far as there are any yet."""
-        parameters = [self.parameters[i] for i in members]
-        ends, made = np.cumsum([0, *(p.size for p in parameters)]).tolist(), []
-        xp, dtype = array_module(parameters[0].array), wide(parameters[0].array)
-        for moment in (self.m, self.v):
-            flat = xp.zeros(ends[-1], dtype)
-            for i, p, a, b in zip(members, parameters, ends, ends[1:], strict=False):
-                if i in moment:
-                    flat[a:b] = moment[i].reshape(-1)
-                moment[i] = flat[a:b].reshape(p.shape)
-            made.append(flat)
-        return Bundle(members, [slice(a, b) for a, b in itertools.pairwise(ends)], *made)
-
-    def move(self, bundle: Bundle) -> None:
-        """One step of the parameters of a bundle."""
-        members, (b1, b2), decay = [self.parameters[i] for i in bundle.members], self.betas, self.lr * self.weight_decay
-        self.counts[bundle.members] += 1
-        g, t = side_by_side([p.grad for p in members]), int(self.counts[bundle.members[0]])
+    def moved(self, i: int, w: Array, g: Array) -> Array:
+        (b1, b2), t, xp = self.betas, int(self.counts[i]), array_module(w)
+        g = g.astype(wide(g), copy=False)
+        if i not in self.m:
+            self.m[i], self.v[i] = xp.zeros_like(g), xp.zeros_like(g)
         if self.weight_decay and not self.decoupled:
-            g = g + self.weight_decay * side_by_side([p.array for p in members])
-        step, unbiased = array_module(g).empty_like(g), math.sqrt(1 - b2 ** t)
-        adam(step, bundle.m, bundle.v, g, b1, b2, 1 - b1, 1 - b2, self.eps * unbiased, self.lr * unbiased / (1 - b1 ** t))
-        for p, cut in zip(members, bundle.cuts, strict=True):
-            w = p.array * (1 - decay) if decay and self.decoupled else p.array
-            p.assign_(narrow(w - step[cut].reshape(w.shape), w))
-
-    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        super().load_state_dict(state)
-        self.bundled = []
-
-
-class Bundle(NamedTuple):
-    """Parameters that `Adam` moves in one go: their numbers, their places in the moments, and those, side by side."""
-
-    members: list[int]
-    cuts: list[slice]
-    m: Array
-    v: Array
-
-
-def side_by_side(arrays: Sequence[Array]) -> Array:
-    """The numbers of all arrays in one row, in a dtype that is wide enough."""
-    rows = [x.reshape(-1) for x in arrays]
-    row = rows[0] if len(rows) == 1 else array_module(rows[0]).concatenate(rows)
-    return row.astype(wide(row), copy=False)
+            g = g + self.weight_decay * w.astype(g.dtype, copy=False)
+        step, unbiased = xp.empty_like(g), math.sqrt(1 - b2 ** t)
+        adam(step, self.m[i], self.v[i], g, b1, b2, 1 - b1, 1 - b2, self.eps * unbiased, self.lr * unbiased / (1 - b1 ** t))
+        if self.weight_decay and self.decoupled:
+            w = w * (1 - self.lr * self.weight_decay)
+        return w - step
 
 
 @fused

@@ -20,8 +20,8 @@ def whole(caller: str, least: int = 1, **options: Any) -> None:
 def number(caller: str, low: float = -math.inf, high: float = math.inf, **options: Any) -> None:
     """Raise ValueError unless all options are finite numbers from `low` to `high`."""
     for name, value in options.items():
-        real = isinstance(value, int | float | np.integer | np.floating)
-        if not real or not abs(value) <= sys.float_info.max or not low <= value <= high:
+        real = float(value) if isinstance(value, np.integer | np.floating) else value   # a float32 would round the limits
+        if not isinstance(real, int | float) or not abs(real) <= sys.float_info.max or not low <= real <= high:
             limits = f" from {low} to {high}" if high < math.inf else f" of at least {low}" if low > -math.inf else ""
             raise ValueError(f"{caller}: {name} is {value!r:.60}; expected a finite number{limits}")
 

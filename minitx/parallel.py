@@ -4,45 +4,83 @@ Two threads *within* every product have to meet for each of them, which takes lo
 products is done by one of them alone. Two jobs need not meet. They run at the same time, since NumPy lets go of Python's lock
 inside its loops.
 
-Read next: `ops/flash.py`, where the jobs are heads.
+Read next: `ops/flash.py`, where the jobs are heads, and `shards.py`, where they are parts of a batch.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from contextvars import Context, copy_context
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
 from threading import Lock
 from typing import Any
 
-_lock = Lock()                  # the number of BLAS threads belongs to the process: one at a time may change it
+_lock = Lock()                  # of the two below
+_inside = 0                     # how many are in a block of `one_blas_thread`
+_before: list[int] = []         # how many threads each library had when the first of them came
 
 
 def in_parallel(jobs: Sequence[Callable[[], Any]], *, independent: bool = True) -> list[Any]:
     """What the jobs return, in their order. They must not write to the same array, or say that they are not independent; then
     one is done after the other.
 
-    There is nothing to be set. Who tells BLAS to take one thread, as `Shards` does for each of its own, gets one here, and so
-    does a job that has jobs. All see what is set where they come from: `no_grad`, NumPy's errstate. If one fails, those that
-    run are waited for, no other is begun, and its error is raised.
+    There is nothing to be set. Where BLAS has been told to take one thread, as `Shards` does for its own, jobs get one, and so
+    do those of a job. All see what is set where they come from: `no_grad`, NumPy's errstate. If one fails, those that have not
+    begun are dropped, those that run are waited for, and its error is raised.
     """
-    if not independent or len(jobs) < 2 or not _lock.acquire(blocking=False):
-        return [job() for job in jobs]
-    try:
-        threads = min(len(jobs), min((library.num_threads for library in _blas().lib_controllers), default=1))
-        if threads == 1:
-            return [job() for job in jobs]
-        from concurrent.futures import ThreadPoolExecutor
+    if independent and len(jobs) > 1:
+        with one_blas_thread() as given_up:
+            if given_up > 1:
+                return _on_threads(given_up, jobs)
+    return [job() for job in jobs]
 
-        with _blas().limit(limits=1), ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(Context.run, [copy_context() for _ in jobs], jobs))
+
+def _on_threads(threads: int, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+    pool = ThreadPoolExecutor(threads)                  # starts no more than there are jobs
+    try:
+        results = [pool.submit(copy_context().run, job) for job in jobs]
+        wait(results, return_when=FIRST_EXCEPTION)
     finally:
-        _lock.release()
+        pool.shutdown(cancel_futures=True)              # waits for those that run
+    return [result.result() for result in results]      # they begin in order, so an error comes before what was dropped
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[int]:
+    """A block in which BLAS takes one thread for a product; gives how many it took before, and 1 to all but the first of those
+    who are inside at the same time.
+
+    The number belongs to the process. So the first who comes lowers it, and the last who leaves, on whichever thread, puts it
+    back. threadpoolctl lets no other thread change it until the one that did says that it is done.
+    """
+    global _inside
+    libraries = _blas()
+    with _lock:
+        given_up = 1
+        if not _inside:
+            _before[:] = [library.num_threads for library in libraries]
+            given_up = min(_before, default=1)
+            for library in libraries:
+                library.set_num_threads(1)
+        _inside += 1
+    try:
+        yield given_up
+    finally:
+        with _lock:
+            _inside -= 1
+            for library, threads in zip(libraries, _before, strict=True):
+                if not _inside:
+                    library.set_num_threads(threads)
+                if hasattr(library, "clear_controlling_thread"):
+                    library.clear_controlling_thread()
 
 
 @functools.cache
-def _blas() -> Any:
+def _blas() -> list[Any]:
     """The BLAS libraries of this process; to look for them takes milliseconds."""
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController().select(user_api="blas")
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)

@@ -130,16 +130,16 @@ def prune(attention: MultiHeadAttention, heads: Sequence[int]) -> None:
         raise ValueError(f"prune: these are all {N} heads; keep one at least")
     q, kv = np.repeat(keep, K), np.repeat(groups.any(1), K)             # which columns stay
     if hasattr(attention, "qkv"):
-        narrow(attention.qkv, np.concatenate([q, kv, kv]))
+        keep_columns(attention.qkv, np.concatenate([q, kv, kv]))
     else:
-        narrow(attention.q, q)
-        narrow(attention.kv, np.concatenate([kv, kv]))
+        keep_columns(attention.q, q)
+        keep_columns(attention.kv, np.concatenate([kv, kv]))
     W = attention.out.W
     W.array, W.grad = W.array[to_device(q.nonzero()[0], W.device)], None
     attention.N, attention.M = int(keep.sum()), int(groups.any(1).sum())
 
 
-def narrow(linear: Linear, columns: np.ndarray) -> None:
+def keep_columns(linear: Linear, columns: np.ndarray) -> None:
     """Keep these columns of W, and of b."""
     for p in (p for p in (linear.W, linear.b) if p is not None):
         p.array, p.grad = p.array[..., to_device(columns.nonzero()[0], p.device)], None

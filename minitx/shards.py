@@ -5,7 +5,7 @@
 
 The rows of a batch meet in the mean of the loss and nowhere else, so this is the mathematics of the step in one piece. The
 threads run at the same time because NumPy lets go of Python's lock inside its loops. Against two threads *within* every matrix
-product, it is a third faster: the work between the products is shared out, too, and there are two appointments per step
+product, it is a third faster: the work between the products is shared out, too, and there are two synchronisations per step
 in place of two per product. The sums are taken in the order of the shards, so a run is reproducible for one number of threads.
 
 Read next: `training.py`.
@@ -22,13 +22,13 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from .backend import Array, array_module, as_array, is_array, to_device
 from .data.padding import PADDING
 from .models import Model
 from .observer import looking
 from .options import whole
+from .parallel import one_blas_thread
 from .randomness import can_jump, generators, stand_in, stream
 from .tape import gradients
 from .tensor import Tensor
@@ -47,8 +47,10 @@ class Shards:
 
     Several threads have one BLAS thread each; one thread works on the whole batch, with the BLAS threads that the process has.
     A batch stays whole where its rows cannot be told apart (`model.divisible` is False, or its arrays are of unequal length),
-    and where somebody looks on, who wants to see all of it. The numbers are the same up to rounding, but for those that are
-    drawn: dropout draws in thread k from a stream that is k jumps ahead.
+    and while an observer watches, who wants to see all of it. The numbers are the same up to rounding (if the loss is float16,
+    that of the shares, too), but for those that are drawn: dropout draws in thread k from a stream that is k jumps ahead.
+
+    `symbols` is how many the last group had, padding left out. Counting them waits for a GPU if the targets are there.
     """
 
     def __init__(self, model: Model, threads: int | None = None) -> None:
@@ -57,7 +59,7 @@ class Shards:
         if threads is not None and threads > 1 and not model.divisible:
             raise ValueError(f"Shards: a {type(model).__name__} reads a batch as a whole, so its rows cannot go to {threads} "
                              f"threads; give threads=1, or None")
-        self.model, self.device = model, model.parameters()[0].device
+        self.model, self.device, self.symbols = model, model.parameters()[0].device, 0
         if threads is None:
             worth = model.divisible and self.device == "cpu" and model.count_parameters() >= SMALL
             threads = min(cores(), MOST) if worth and all(map(can_jump, generators(model).values())) else 1
@@ -68,7 +70,6 @@ class Shards:
 
     def __enter__(self) -> Shards:
         self.pool = ThreadPoolExecutor(max(1, self.threads - 1))
-        self.blas = ThreadpoolController().select(user_api="blas")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,9 +78,10 @@ class Shards:
     def backward(self, group: Sequence[Batch]) -> Array:
         """The mean loss over all symbols of the batches, one number in float64, where the model is (`float` of it waits for a
         GPU); its gradient is added to the `.grad` of every parameter."""
-        symbols, value = max(sum(map(counted, group)), 1), np.float64(0)
-        for batch in group:
-            found = self.run([(shard, counted(shard) / symbols) for shard in self.divided(batch)])
+        divided = [[(shard, counted(shard)) for shard in self.divided(batch)] for batch in group]
+        self.symbols, value = sum(n for shards in divided for _, n in shards), np.float64(0)
+        for shards in divided:                              # of padding alone one is enough, with a share of nothing
+            found = self.run([(shard, n / self.symbols) for shard, n in shards if n] or [(shards[0][0], 0.0)])
             value = value + sum(loss for loss, _ in found)
             add_up([leaves for _, leaves in found])
         return value
@@ -91,15 +93,14 @@ class Shards:
             return [batch]
         count = max(1, min(self.threads, *rows.pop()))
         cuts = [array_module(part).array_split(part, count) for part in batch]
-        shards = list(zip(*cuts, strict=True))
-        return [shard for shard in shards if counted(shard)] or [batch]
+        return list(zip(*cuts, strict=True))
 
     def run(self, shards: Sequence[tuple[Batch, float]]) -> list[tuple[Array, dict[Tensor, Array]]]:
         """(loss, gradients) of every shard times its share, the first here and the others in the pool."""
         if len(shards) == 1:
             return [self.one(*shards[0])]
         rngs, others = [*self.rngs, stream()], []
-        with self.blas.limit(limits=1):
+        with one_blas_thread():
             for k, shard in enumerate(shards[1:], 1):
                 context = copy_context()            # what is set here (no_grad, NumPy's errstate) is set there
                 context.run(stand_in, rngs, k)
@@ -141,4 +142,4 @@ def checked(caller: str, batch: Any) -> Batch:
 
 def counted(batch: Batch) -> int:
     """How many of the targets are symbols to predict; the others are padding."""
-    return int((batch[-1] != PADDING).sum())
+    return int(array_module(batch[-1]).count_nonzero(batch[-1] != PADDING))

@@ -7,17 +7,20 @@ Read next: `panels.py`, the one product that is not a plain one.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy as np
 
-from .backend import Array, array_module, device_of
+from .backend import Array, array_module, device_of, read_only
+
+_FLOAT32 = np.dtype("float32")
 
 
 def wide(x: Array) -> Any:
     """The dtype in which sums over x are kept: float32 for float16, that of x for other floats, else NumPy's choice, None."""
-    return None if x.dtype.kind != "f" else np.dtype("float32") if x.dtype == "float16" else x.dtype
+    return None if x.dtype.kind != "f" else _FLOAT32 if x.dtype.itemsize == 2 else x.dtype
 
 
 def narrow(y: Array, x: Array) -> Array:
@@ -30,6 +33,12 @@ def total(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     return narrow(x.sum(axis, dtype=wide(x), keepdims=keepdims), x)
 
 
+@functools.lru_cache(32)
+def ones(xp: Any, n: int, dtype: Any) -> Array:
+    """n ones to multiply by, kept for the next time: for short rows they would take as long as the product."""
+    return read_only(xp.ones(n, dtype))
+
+
 def row_sum(x: Array, weights: Array | None = None) -> Array:
     """The sum Σ_d x_d w_d of every row of the floats x (..., D): (..., 1), in `wide(x)`. The weights (D) are 1 unless given.
 
@@ -37,7 +46,7 @@ def row_sum(x: Array, weights: Array | None = None) -> Array:
     """
     home = device_of(x)
     if home.blas:
-        return (x @ (home.xp.ones(x.shape[-1], wide(x)) if weights is None else weights))[..., None]
+        return (x @ (ones(home.xp, x.shape[-1], wide(x)) if weights is None else weights))[..., None]
     return (x if weights is None else x * weights).sum(-1, dtype=wide(x), keepdims=True)
 
 
@@ -51,7 +60,7 @@ def row_dot(x: Array, y: Array) -> Array:
 def column_sum(x: Array) -> Array:
     """The sum over all rows of the floats x (..., D): (D), in `wide(x)`. For NumPy a product, as in `row_sum`."""
     home, rows = device_of(x), x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    return home.xp.ones(len(rows), wide(x)) @ rows if home.blas else rows.sum(0, dtype=wide(x))
+    return ones(home.xp, len(rows), wide(x)) @ rows if home.blas else rows.sum(0, dtype=wide(x))
 
 
 def row_max(x: Array) -> Array:

@@ -39,7 +39,7 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
 
     Args:
         schedule: the learning rate of each step, from 0 on; without it the optimiser's own.
-        clip: the largest length of the gradient; None measures it and lets it be.
+        clip: the largest length of the gradient, that by all that the optimiser moves; None measures it and lets it be.
         accumulate: how many batches make one step. Their gradients are weighted by their number of symbols, so the step is that
             of one large batch; padding counts for nothing. When the batches end within a step, those that are left make it.
         on_nonfinite: "stop" raises FloatingPointError naming step, parameter and remedy; "record" notes the event in the
@@ -54,6 +54,47 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
 
     Returns what was measured.
     """
+    _checked_options(model, optimizer, steps, schedule, accumulate, on_nonfinite, after_step, record, threads)
+    if keep_memory:
+        keep_freed_memory()
+    model.train()
+    history = history or History()
+    threads = history.threads if threads is None and model.divisible else threads
+    done, start = len(history.loss), time.perf_counter() - history.seconds
+    names = {p: name for name, p in model.named_parameters()}
+    groups = islice(_groups(batches, accumulate), max(steps - done, 0))
+    with Progress(steps, title, done) as bar, Shards(model, threads) as shards:
+        history.threads = shards.threads
+        for step, group in enumerate(groups, done):
+            if schedule:
+                optimizer.lr = schedule(step)
+            look = record is not None and step % record.every == 0
+            with expecting_overflow(), record if look else nullcontext():   # what is not finite is found and told
+                loss, norm, trouble = _step(shards, names, group, optimizer, math.inf if clip is None else clip)
+            if trouble and on_nonfinite == "stop":
+                raise FloatingPointError(f"train: step {step}: {trouble}, and nothing was changed by this step; lower the "
+                                         f"learning rate (it was {optimizer.lr:g}) or clip the gradient")
+            if trouble:
+                history.events.append((step, trouble))
+            if look:
+                history.recorded[step] = record.summary()
+            history.loss.append(loss)
+            history.grad_norm.append(norm)
+            history.lr.append(optimizer.lr)
+            history.symbols_at.append(history.symbols + shards.symbols)
+            history.seconds_at.append(time.perf_counter() - start)
+            bar.update(history)
+            if after_step and after_step(history):
+                return history
+    if len(history.loss) < steps:
+        raise ValueError(f"train: the batches ended after {len(history.loss)} of {steps} steps; "
+                         f"give {accumulate} for every step")
+    return history
+
+
+def _checked_options(model: Any, optimizer: Any, steps: Any, schedule: Any, accumulate: Any, on_nonfinite: Any, after_step: Any,
+                     record: Any, threads: Any) -> None:
+    """Raise an error in the name of `train` unless all of its options make sense."""
     kind("train", Model, "give one of minitx.models, or a class of your own that derives from it", model=model)
     kind("train", Optimizer, "give one of minitx.optim", optimizer=optimizer)
     whole("train", 0, steps=steps)
@@ -70,41 +111,6 @@ def train(model: Model, batches: Iterable[Batch], optimizer: Optimizer, *, steps
                          f"make it of the one that is trained, minitx.record(model)")
     if on_nonfinite not in ("stop", "record"):
         raise ValueError(f"train: on_nonfinite must be 'stop' or 'record', got {on_nonfinite!r}")
-    if keep_memory:
-        keep_freed_memory()
-    model.train()
-    named = dict(model.named_parameters())
-    history = history or History()
-    threads = history.threads if threads is None and model.divisible else threads
-    done, start = len(history.loss), time.perf_counter() - history.seconds
-    groups = islice(_groups(batches, accumulate), max(steps - done, 0))
-    with Progress(steps, title, done) as bar, Shards(model, threads) as shards:
-        history.threads = shards.threads
-        for step, group in enumerate(groups, done):
-            if schedule:
-                optimizer.lr = schedule(step)
-            look = record is not None and step % record.every == 0
-            with expecting_overflow(), record if look else nullcontext():   # what is not finite is found and told
-                loss, norm, trouble = _step(shards, named, group, optimizer, math.inf if clip is None else clip)
-            if trouble and on_nonfinite == "stop":
-                raise FloatingPointError(f"train: step {step}: {trouble}, and nothing was changed by this step; lower the "
-                                         f"learning rate (it was {optimizer.lr:g}) or clip the gradient")
-            if trouble:
-                history.events.append((step, trouble))
-            if look:
-                history.recorded[step] = record.summary()
-            history.loss.append(loss)
-            history.grad_norm.append(norm)
-            history.lr.append(optimizer.lr)
-            history.symbols_at.append(history.symbols + sum(map(counted, group)))
-            history.seconds_at.append(time.perf_counter() - start)
-            bar.update(history)
-            if after_step and after_step(history):
-                return history
-    if len(history.loss) < steps:
-        raise ValueError(f"train: the batches ended after {len(history.loss)} of {steps} steps; "
-                         f"give {accumulate} for every step")
-    return history
 
 
 def _groups(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
@@ -114,17 +120,22 @@ def _groups(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
         yield [checked("train", batch) for batch in group]
 
 
-def _step(shards: Shards, named: dict[str, Tensor], group: list[Batch], optimizer: Optimizer,
+def _step(shards: Shards, names: dict[Tensor, str], group: list[Batch], optimizer: Optimizer,
           clip: float) -> tuple[float, float, str | None]:
-    """One step on a group of batches: the loss, the length of the gradient, and what was not finite (then nothing moves)."""
-    optimizer.zero_grad()
-    value, squares = in_one_wait(lambda: (shards.backward(group), squared_length(named.values())))
+    """One step on a group of batches: the loss, the length of the gradient, and what was not finite (then nothing moves).
+
+    Measured and clipped is what the optimiser moves. Other parameters of the model get gradients, too, for this step alone.
+    """
+    for p in (*names, *optimizer.parameters):
+        p.grad = None
+    value, squares = in_one_wait(lambda: (shards.backward(group), squared_length(optimizer.parameters)))
     if not math.isfinite(value):
-        sizes = {name: float(abs(p.array).max()) for name, p in named.items() if p.size}
+        sizes = {name: float(abs(p.array).max()) for p, name in names.items() if p.size}
         name = max(sizes, key=lambda name: math.inf if math.isnan(sizes[name]) else sizes[name])
         return value, math.nan, f"the loss is {value} (the largest parameter is {name}, up to {sizes[name]:.3g})"
     try:
-        norm = clip_grad_norm(named, clip, norm=math.sqrt(squares))
+        moved = {names.get(p) or f"parameter {i}": p for i, p in enumerate(optimizer.parameters)}
+        norm = clip_grad_norm(moved, clip, norm=math.sqrt(squares))
     except FloatingPointError as error:
         return value, math.inf, str(error).split(", and")[0]
     optimizer.step()
@@ -142,9 +153,10 @@ def evaluate(model: Model, batches: Iterable[Batch]) -> float:
 
     with model.evaluating():
         for batch in (checked("evaluate", batch) for batch in batches):
+            count = counted(batch)
             with expecting_overflow():
-                nats += in_one_wait(partial(loss, batch))[0] * counted(batch)
-            symbols += counted(batch)
+                nats += in_one_wait(partial(loss, batch))[0] * count
+            symbols += count
     if not symbols:
         raise ValueError("evaluate: there was no batch with a symbol to predict; give one whose targets are not all padding")
     return nats / symbols / NATS_PER_BIT

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from threadpoolctl import threadpool_info
 
 import minitx as mx
 
@@ -38,3 +39,9 @@ def same(a, b):
     """Whether two dictionaries of arrays are equal to the last bit, NaN too."""
     return set(a) == set(b) and all(x.dtype == b[n].dtype and x.shape == b[n].shape and x.tobytes() == b[n].tobytes()
                                     for n, x in a.items())
+
+
+def blas_threads():
+    """How many threads BLAS takes for a product."""
+    [count] = {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+    return count

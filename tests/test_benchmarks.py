@@ -147,6 +147,9 @@ def test_the_program_prints_rows_and_goals_and_keeps_all_numbers(monkeypatch, ca
     W1, gpt = results["workloads"]["W1"], results["workloads"]["W5 gpt"]
     assert W1["rounds_ms"].keys() == {"minitx", "torch", "products"} and all(len(ms) == 2 for ms in W1["rounds_ms"].values())
     assert W1["sizes"] == SIZES["W1"] and sum(row["share"] for row in W1["shares"]) == pytest.approx(1)
+    assert W1["calls_ms"] > 0 and re.search(r"^ +its calls alone [\d.]+ ms, \d+% of it$", out, re.M)
+    assert gpt["calls_ms"] > 0 and "lines" not in W1
+    assert re.search(r"^ +\d+%  " + re.escape(gpt["lines"][0]["line"]), out, re.M)
     assert W1["ratios"]["minitx"]["median"] == pytest.approx(np.mean(np.divide(*map(W1["rounds_ms"].get, ("minitx", "torch")))))
     speeds = [theirs / ours for ours, theirs in zip(*map(gpt["rounds_ms"].get, ("minitx", "torch")))]
     assert gpt["ratios"]["minitx"]["median"] == pytest.approx(np.mean(speeds))
@@ -160,11 +163,22 @@ def test_the_program_prints_rows_and_goals_and_keeps_all_numbers(monkeypatch, ca
     (["--rounds", "0"], "--rounds: 0; expected at least 1"),
     (["--seconds", "nan"], "--seconds: nan; expected at least 0"),
     (["--device", "tpu"], "invalid choice: 'tpu'"),
+    (["--device", "cuda"], "--device: device 'cuda': CuPy finds no usable GPU"),
+    (["--out", "nowhere/speed.json"], "--out: nowhere/speed.json; there is no folder nowhere"),
 ])
-def test_unknown_names_and_numbers_are_refused(args, says, monkeypatch, capsys):
+def test_what_cannot_be_measured_or_written_is_refused_first(args, says, monkeypatch, capsys):
+    def no_gpu():
+        raise RuntimeError("device 'cuda': CuPy finds no usable GPU")
+
+    monkeypatch.setattr(backend, "_load_cuda", no_gpu)
     with pytest.raises(SystemExit):
         run(monkeypatch, *args)
     assert says in capsys.readouterr().err.strip().split("\n")[-1]
+
+
+def test_a_workload_that_is_named_twice_is_measured_once(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["speed.py", "--work", "W2,W1,W2", "--no-jax"])
+    assert script("speed").arguments().work == ["W2", "W1"]
 
 
 def test_without_torch_there_is_nothing_to_compare_with(monkeypatch):
@@ -249,6 +263,31 @@ def test_memory_is_that_of_the_work():
     assert 15 < worker.peak() - before < 32 and kept.all()
 
 
+def test_a_line_has_the_time_of_what_it_calls_outside_the_package(monkeypatch, tmp_path):
+    lines, seconds, before = script("lines"), [0.0], sys.gettrace()
+    (tmp_path / "inside.py").write_text("def inner(wait):\n    wait(1)\n\ndef step(wait):\n    wait(2); wait(1)   # 3\n"
+                                        "    inner(wait)\n    wait(0.01)\n")
+    monkeypatch.setattr(lines, "PACKAGE", tmp_path)
+    monkeypatch.setattr(lines, "time", Namespace(perf_counter=lambda: seconds[0]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def wait(number):
+        seconds[0] += number
+
+    assert lines.by_line(lambda: script("inside").step(wait), 4) == [
+        {"file": f"{tmp_path.name}/inside.py", "line": "wait(2); wait(1)", "share": pytest.approx(3 / 4.01)},
+        {"file": f"{tmp_path.name}/inside.py", "line": "wait(1)", "share": pytest.approx(1 / 4.01)}]
+    assert sys.gettrace() is before
+
+
+@pytest.mark.parametrize("name", ["W4 layer_norm", "W5 gpt"])
+def test_the_lines_of_a_profile_are_those_of_the_source(name):
+    worker = script("worker")
+    worker.prepare("minitx", work_of(name), 1, "cpu")
+    found = worker.lines("minitx")
+    assert found and all(row["line"] in (FOLDER.parent.parent / row["file"]).read_text("utf-8") for row in found)
+
+
 def test_every_goal_has_a_source_and_is_judged():
     goals, workloads = script("goals"), script("workloads")
     ratio = {"median": 2.5, "low": 2.3, "high": 2.8}
@@ -262,7 +301,7 @@ def test_every_goal_has_a_source_and_is_judged():
         assert found["W1 time"] == (2.5, "no") and found["W1 peak memory"] == (0.5, "must")
     two = {g["goal"]: g["reached"] for g in goals.judged(results, 2)}
     assert (two["W5 gpt tokens/s"], two["W1 step ÷ products"], two["W2 step ÷ products"]) == ("must", "must", "moonshot")
-    assert two["W3 memory growth for T × 4"] == "must" and two["W4 embedding time"] == "moonshot"
+    assert two["W3 T=4096 ÷ T=1024 memory"] == "must" and two["W4 embedding time"] == "moonshot"
     assert goals.judged(results, 3) == [] and goals.judged({}, 2) == []
     results["W1"]["ratios"]["minitx"] = ratio | {"high": 2.9}
     said = {g["goal"]: g["reached"] for g in goals.judged(results, 2)}

@@ -84,6 +84,22 @@ def test_to_evaluate_waits_once_per_batch():
     assert waits == ["get"] * 3
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batch_that_is_on_the_device_costs_one_wait_more_to_count_its_symbols(name):
+    make, batch = MODELS[name]
+    there = tuple(backend.to_device(part, "strict") for part in batch)
+    mx.seed(0)
+    expected, _ = trained(make, [batch] * 4, steps=2, accumulate=2)
+    mx.seed(0)
+    history, waits = trained(make, [there] * 4, steps=2, accumulate=2)
+    assert waits == [["int", "int", "get"]] * 2
+    assert (history.loss, history.grad_norm, history.symbols_at) == (expected.loss, expected.grad_norm, expected.symbols_at)
+    model = make().to("strict")
+    with strict.syncs() as waits:
+        evaluate(model, [there] * 2)
+    assert waits == ["int", "get"] * 2
+
+
 @every_device
 @pytest.mark.parametrize("place, wrong, told", [
     (0, V, "embedding: ids must be from 0 to 8, got 9; called with ids"),

@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,8 +23,8 @@ SIZES = {"lstm": {"D": 4, "H": 5, "L": 1, "B": 2, "T": 6}, "gpt": {"D": 8, "N": 
 def check(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib.import_module("gpu_check")
-    for name in ("gpu_check", "workloads"):
-        sys.modules.pop(name, None)
+    for path in FOLDER.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture
@@ -141,17 +142,55 @@ def test_the_loop_by_hand(check):
 # The whole command
 
 
-def test_programs_end_well_or_badly_or_not_in_time(check):
-    assert check.program(30, "-c", "print('fine')") == {"holds": True, "last": "fine"}
-    assert check.program(30, "-c", "print(1); raise SystemExit(3)") == {"holds": False, "last": "1"}
-    assert check.program(0.1, "-c", "import time; time.sleep(30)")["holds"] is None
+SOON = 60.0                                     # seconds; none of these programs takes as long
+
+
+def test_programs_end_well_or_badly(check):
+    end = time.perf_counter() + SOON
+    assert check.program(end, "-c", "print('fine')") == {"holds": True, "last": "fine"}
+    assert check.program(end, "-c", "print(1); raise SystemExit(3)") == {"holds": False, "last": "1"}
+
+
+def test_a_program_that_takes_too_long_is_ended_with_what_it_has_started(check):
+    sleeps = "import time; time.sleep(300)"
+    starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeps!r}])"      # keeps our pipe open
+    found = check.attempt(time.perf_counter() + 0.3, check.program, time.perf_counter() + 0.3, "-c", starts)
+    assert found["holds"] is None and "timed out" in found["error"]
+
+
+def test_an_error_fails_and_what_has_no_time_is_left_out(check):
+    def raises(error):
+        raise error
+
+    soon, past = time.perf_counter() + SOON, time.perf_counter()
+    assert check.attempt(soon, raises, ValueError("no")) == {"holds": False, "error": "ValueError: no"}
+    assert check.attempt(soon, raises, check.multiprocessing.TimeoutError())["holds"] is False, "two minutes were not enough"
+    assert check.attempt(past, raises, ValueError("no")) == {"holds": None, "error": "no time was left"}
+
+
+def test_training_steps_have_until_the_end_and_two_minutes_at_most(check, monkeypatch):
+    asked = []
+
+    class Pool:
+        def __init__(self, processes): pass
+        def __enter__(self): return self
+        def __exit__(self, *_): pass
+        def apply_async(self, function, args): return self
+
+        def get(self, timeout):
+            asked.append(timeout)
+
+    monkeypatch.setattr(check.multiprocessing, "get_context", lambda kind: SimpleNamespace(Pool=Pool))
+    for left in (500, 50, -1):
+        check.alone(time.perf_counter() + left)
+    assert asked == [120, pytest.approx(50, abs=5), 0]
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_command_writes_down_all_parts_and_ends_with_what_they_say(check, monkeypatch, tmp_path, fails):
     asked = []
 
-    def program(seconds, *command):
+    def program(end, *command):
         asked.append(command)
         return {"holds": not fails, "last": ""}
 
@@ -170,3 +209,11 @@ def test_the_command_writes_down_all_parts_and_ends_with_what_they_say(check, mo
     assert {"W1", "W1s", "W2", "W2s", "graph", "tests"} <= written.keys()
     assert asked[0][:4] == ("-m", "pytest", "-m", "gpu")
     assert written["W1"] == ({"holds": False, "error": "ValueError: no"} if fails else {"holds": True})
+
+
+def test_once_the_time_is_up_nothing_more_is_begun_and_nothing_failed(check, monkeypatch, capsys):
+    monkeypatch.setattr(check, "LIMIT", 0)
+    monkeypatch.setattr(check.backend, "device", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py"])
+    assert check.main() == 0
+    assert all("left out" in line for line in capsys.readouterr().out.splitlines())

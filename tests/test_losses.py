@@ -28,6 +28,15 @@ def test_c01_a_row_with_nothing_to_choose_from_has_no_weights_and_no_gradient(de
 
 
 @every_device
+def test_c01_the_truth_of_a_row_with_nothing_to_choose_from_is_an_infinite_surprise(device):
+    logits = leaf([[-math.inf] * 3, [0, 0, 0]], device=device)
+    loss = ops.cross_entropy(logits, leaf([1, 1], device=device).array.astype(int), reduction="none")
+    np.testing.assert_allclose(loss.numpy(), [math.inf, math.log(3)], rtol=1e-12)
+    loss.backward([1, 3])
+    np.testing.assert_allclose(*on_host([logits.grad]), [[0, -1, 0], [1, -2, 1]], rtol=1e-12)
+
+
+@every_device
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_c05_when_every_target_is_ignored_loss_and_gradient_are_zero(reduction, device):
     logits = leaf(np.random.default_rng(0).standard_normal((3, 5)), device=device)

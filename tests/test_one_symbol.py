@@ -1,5 +1,7 @@
 """One symbol more for one text: the few calls on plain vectors say what the model itself says, and stand aside for the rest."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -100,6 +102,15 @@ def test_the_weights_stay_as_they_are():
     np.testing.assert_equal(model.state_dict(), before)
 
 
+def test_no_weights_are_copied():
+    model = TransformerLM(50, 64, 4, 2, 16)
+    tracemalloc.start()
+    write = model.writer()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert write and peak < model.count_parameters()                                        # a quarter of the bytes of all
+
+
 def test_one_text_is_written_with_it(monkeypatch):
     model, read = gpt(), written(monkeypatch)
     text = list(generate(model, [1, 2, 3], 4, temperature=0))
@@ -128,7 +139,14 @@ def test_a_text_that_the_window_must_move_for_goes_on_as_before():
         text = [*text, symbol]
 
 
-def test_who_looks_on_sees_the_model_itself_from_there_on_and_the_text_does_not_change(monkeypatch):
+def test_it_is_made_once_for_a_text_and_reads_on_where_the_window_moves(monkeypatch):
+    model, read, writer, made = gpt(), written(monkeypatch), one_symbol.writer, []
+    monkeypatch.setattr(one_symbol, "writer", lambda model: made.append(model) or writer(model))
+    text = list(generate(model, [1, 2, 3], 3 * T))
+    assert len(made) == 1 and read == [3, *text[:-1]]
+
+
+def test_an_observer_sees_the_model_itself_from_there_on_and_the_text_does_not_change(monkeypatch):
     model, read = gpt(), written(monkeypatch)
     text = list(generate(model, [1, 2, 3], 6, temperature=0))
     read.clear()
@@ -163,18 +181,31 @@ def test_so_are_modules_of_your_own():
     with pytest.raises(KeyError, match="mine"):
         next(generate(Mine(V, 8, 4, 1, T, dtype="float64"), [1], 1))
 
-    for path in ("embedded", "blocks.1", "blocks.1.attention", "blocks.1.feed", "blocks.1.attention_norm", "blocks.0.feed_norm",
-                 "head", "final_norm", "blocks.1.attention.qkv", "blocks.1.attention.out", "blocks.0.feed.up",
-                 "blocks.0.feed.down", "embedded.tokens"):
+    for path, _ in gpt().named_modules():
         model = gpt()
         part = dict(model.named_modules())[path]
         part.__class__ = type("Other", (type(part),), {})
         assert model.writer() is None, path
 
-    for name in ("forward", "embed", "body", "step", "extend"):
+
+def test_so_is_a_part_with_a_method_of_its_own():
+    for path, name in [*((path, "forward") for path, _ in gpt().named_modules()), ("", "embed"), ("", "body"), ("", "step"),
+                       ("", "extend"), ("blocks.0", "add"), ("blocks.1.attention", "project")]:
         model = gpt()
-        setattr(model, name, getattr(model, name))
-        assert model.writer() is None, "nor a method that this one model has of its own"
+        part = dict(model.named_modules())[path]
+        setattr(part, name, getattr(part, name))
+        assert model.writer() is None, f"{path} {name}"
+
+
+def test_what_a_part_does_in_place_of_its_forward_is_what_is_written():
+    model = gpt()
+    attention = model.blocks[0].attention
+    attention.out.W.assign_(0 * attention.out.W.data)
+    attention.out.b.assign_(0 * attention.out.b.data)
+    silent, other = list(generate(model, [1, 2], 6, temperature=0)), gpt()
+    assert list(generate(other, [1, 2], 6, temperature=0)) != silent
+    other.blocks[0].attention.forward = lambda x, *given, **options: 0 * x
+    assert list(generate(other, [1, 2], 6, temperature=0)) == silent
 
 
 def test_so_are_blocks_that_look_at_a_memory():

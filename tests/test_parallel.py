@@ -4,18 +4,13 @@ import threading
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 import minitx as mx
-from minitx.parallel import in_parallel
+from minitx.parallel import in_parallel, one_blas_thread
 from minitx.tensor import tracking
 
-from .common import refused
-
-
-def blas_threads():
-    [count] = {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
-    return count
+from .common import blas_threads, refused
 
 
 def meeting(count):
@@ -84,6 +79,19 @@ def test_the_error_of_a_job_is_raised_when_the_others_are_done():
     assert len(set(in_parallel(meeting(2)))) == 2, "and the next are side by side again"
 
 
+def test_after_an_error_no_job_is_begun():
+    begun, stop = [], threading.Event()
+
+    def job(i):
+        begun.append(i)
+        if i == 1:
+            raise ValueError("parallel: this job fails")
+        stop.wait(0.05)
+
+    refused(ValueError, lambda: in_parallel([lambda i=i: job(i) for i in range(40)]), "this job fails")
+    assert len(begun) < 10, "but for those that were begun before it was known"
+
+
 def test_a_second_caller_at_the_same_time_works_alone():
     inside, other = threading.Barrier(3, timeout=5), threading.Event()
 
@@ -97,3 +105,36 @@ def test_a_second_caller_at_the_same_time_works_alone():
     assert in_parallel([threading.get_ident] * 2) == [threading.get_ident()] * 2
     other.set()
     caller.join()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the first leaves first", "the first leaves last"])
+def test_blas_has_one_thread_until_the_last_has_left_whichever_thread_of_python_that_is(order):
+    with one_blas_thread() as given_up:                 # and from here on, another thread may change the number
+        assert blas_threads() == 1 and given_up == 2
+    inside, leave, given_up = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()], []
+
+    def stay(i):
+        with one_blas_thread() as threads:
+            given_up.append(threads)
+            inside[i].set()
+            leave[i].wait(5)
+
+    stays = [threading.Thread(target=stay, args=(i,)) for i in range(2)]
+    for thread, event in zip(stays, inside):
+        thread.start()
+        event.wait(5)
+    assert blas_threads() == 1 and given_up == [2, 1], "and the second has none to give up"
+    for i, left in zip(order, (1, 2)):
+        leave[i].set()
+        stays[i].join()
+        assert blas_threads() == left
+
+
+def test_an_error_inside_leaves_blas_as_it_was():
+    def fails():
+        with one_blas_thread():
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert blas_threads() == 2 and len(set(in_parallel(meeting(2)))) == 2

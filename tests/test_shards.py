@@ -1,6 +1,6 @@
-"""The step on threads: the numbers of the step in one piece, the same ones every time, and everything is left as it was found.
+"""The step on threads: the numbers of the step in one piece, and the same ones every time.
 
-Read next: `test_resume.py`, runs that go on.
+Read next: `test_shard_threads.py`, how many threads there are, and what they leave behind.
 """
 
 import threading
@@ -8,113 +8,20 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
 
 import minitx as mx
-from minitx import nn, shards
-from minitx.backend import to_device, to_host
-from minitx.carried import Carried
+from minitx.backend import to_device
 from minitx.checkpoint import load_arrays, load_run, save_arrays, save_run
-from minitx.data import pair_batch, windows
+from minitx.data import windows
 from minitx.data.padding import PADDING
-from minitx.models import EncoderDecoder, MaskedLM, Model, RecurrentLM, TransformerLM
-from minitx.observer import Observer
+from minitx.models import Model
 from minitx.optim import SGD, Adam
 from minitx.runs import Keeper
-from minitx.seq2seq import Seq2Seq
 from minitx.shards import Shards
-from minitx.tensor import tracking
 from minitx.training import History, train
 
 from .common import every_device, leaf, refused, same
-
-V, T = 7, 6
-LANGUAGE = {
-    "rnn": lambda **o: RecurrentLM(V, 4, 5, 2, cell="rnn", **o), "gru": lambda **o: RecurrentLM(V, 4, 5, cell="gru", **o),
-    "lstm": lambda **o: RecurrentLM(V, 4, 5, 2, **o), "transformer": lambda **o: TransformerLM(V, 8, 2, 1, T, **o),
-    "tied": lambda **o: TransformerLM(V, 8, 2, 1, T, tied=True, positions="rotary", **o),
-}
-PAIRS = {
-    "encoder-decoder": lambda dropout=0.0, **o: EncoderDecoder(V, 8, 2, 1, T, dropout=dropout, **o),
-    "additive": lambda **o: Seq2Seq(V, V, 4, 6, attention="additive", **o),
-    "multiplicative": lambda **o: Seq2Seq(V, V, 4, 6, 2, attention="multiplicative", cell="lstm", tied=True, **o),
-    "no attention": lambda **o: Seq2Seq(V, V, 4, 6, attention="none", cell="rnn", smoothing=0.1, **o),
-}
-MODELS = {**LANGUAGE, "masked": lambda **o: MaskedLM(V, 8, 2, 1, T, **o), **PAIRS}
-PADDED = {"evenly": [0] * 5, "unevenly": [0, 5, 1, 3, 4], "a shard of padding": [0, 2, 6, 6, 6], "nothing else": [6] * 5}
-
-
-def made(kind, seed=0, device="cpu", **options):
-    mx.seed(seed)
-    return MODELS[kind](**{"dtype": "float64", **options}).to(device)
-
-
-def batch_for(kind, padded=(0, 5, 1, 3, 4), seed=0):
-    """5 rows for this kind of model, of which so many targets each are padding."""
-    rng = np.random.default_rng(seed)
-    if kind in PAIRS:
-        *parts, targets = pair_batch(*[[rng.integers(3, V, n) for n in rng.permutation(T - 1) + 1] for _ in range(2)], start=1,
-                                     stop=2)
-    else:
-        ids, targets = rng.integers(0, V, (2, 5, T))
-        parts = [ids, np.array([6, 3, 1, 5, 2])] if kind == "masked" else [ids]
-    targets[np.arange(targets.shape[1]) >= targets.shape[1] - np.array(padded)[:, None]] = PADDING
-    return *parts, targets
-
-
-def back(model, group, threads):
-    """The loss, and the gradients by name."""
-    for p in model.parameters():
-        p.grad = None
-    with Shards(model, threads) as sharded:
-        return float(sharded.backward(group)), grads(model)
-
-
-def grads(model):
-    return {name: to_host(p.grad).copy() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def in_one_piece(model, batch):
-    for p in model.parameters():
-        p.grad = None
-    loss = model.loss(*[to_device(part, model.parameters()[0].device) for part in batch])
-    loss.backward()
-    return loss.item(), grads(model)
-
-
-def agree(found, expected, tolerance=1e-12):
-    (loss, gradients), (expected_loss, expected_gradients) = found, expected
-    assert loss == pytest.approx(expected_loss, rel=tolerance) and gradients.keys() == expected_gradients.keys()
-    for name, gradient in gradients.items():
-        np.testing.assert_allclose(gradient, expected_gradients[name], rtol=0, atol=tolerance, err_msg=name)
-
-
-class Told(Model):
-    """A model of one weight, whose losses are the numbers of the batch; it notes what it is asked, and on which thread."""
-
-    divisible = True
-
-    def __init__(self, see=lambda model, x: None, rng=None):
-        self.w, self.dropout, self.see, self.seen = leaf([1.0]), nn.Dropout(0.5, rng=rng), see, []
-
-    def loss(self, *batch):
-        x, targets = batch[-2:]
-        self.seen.append((threading.get_ident(), x.tolist(), self.see(self, x)))
-        counts = targets != PADDING
-        return (self.w * np.where(counts, x, 0.0)).sum() * (1 / max(counts.sum(), 1))
-
-    def rows(self):
-        """What was asked, row by row, in whatever order the threads came."""
-        return sorted(rows for _, rows, _ in self.seen)
-
-
-def rows(*losses):
-    return np.array(losses, float)[:, None], np.ones((len(losses), 1), int)
-
-
-def learn(model, batches, steps=1, **options):
-    return train(model, batches, SGD(model.parameters(), 1.0), steps=steps, clip=None, title=None, **options)
-
+from .sharding import MODELS, PADDED, T, Told, V, agree, back, batch_for, in_one_piece, made, rows
 
 # The same numbers as in one piece
 
@@ -174,6 +81,15 @@ def test_a_batch_whose_arrays_have_no_rows_in_common_goes_in_one_piece(first):
     assert [len(rows) for _, rows, _ in model.seen] == [4, 0]
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_it_tells_how_many_symbols_the_group_had(threads):
+    with Shards(made("masked"), threads) as sharded:
+        sharded.backward([batch_for("masked", padded) for padded in ([0, 5, 1, 3, 4], [6, 6, 2, 6, 6])])
+        assert sharded.symbols == 17 + 4
+        sharded.backward([batch_for("masked", [6] * 5)])
+        assert sharded.symbols == 0
+
+
 def test_single_numbers_go_in_one_piece():
     model = Told()
     assert back(model, [(np.array(3.0), np.array(1))], 2)[0] == 3 and len(model.seen) == 1
@@ -204,6 +120,12 @@ def test_two_parameters_with_equal_gradients_have_one_array_each(threads):
     model = Sum()
     back(model, [rows(1, 2)], threads)
     assert model.a.grad == model.b.grad == [1] and not np.shares_memory(model.a.grad, model.b.grad)
+
+
+def test_a_batch_of_padding_alone_has_no_share_whatever_its_loss():
+    model, padding = Sum(), rows(1, 2)[1] * 0 + PADDING
+    assert back(model, [rows(1, 2), (rows(1, 2)[0], padding)], 2)[0] == 2 and model.a.grad == 1
+    assert back(model, [(rows(1, 2)[0], padding)], 2)[0] == 0 == model.a.grad
 
 
 class Branches(Model):
@@ -334,191 +256,3 @@ def test_a_checkpoint_knows_the_number_of_threads_and_one_of_old_does_not(tmp_pa
     for wrong in (0, "2", 2.0, True):
         save_arrays(place, arrays, {**about, "threads": wrong})
         refused(ValueError, lambda: load_run(place, model, optimizer, config={}), f"tells of {wrong!r} threads", "another")
-
-
-# How many
-
-
-@pytest.fixture
-def many_cores(monkeypatch):
-    monkeypatch.setattr(shards, "cores", lambda: 4)
-    monkeypatch.setattr(shards, "SMALL", 100)
-
-
-def test_as_many_threads_as_cores_up_to_eight_where_it_pays(many_cores, monkeypatch):
-    model = made("transformer")
-    assert Shards(model).threads == Shards(MaskedLM(V, 8, 2, 1, T)).threads == 4 and Shards(model, 2).threads == 2
-    monkeypatch.setattr(shards, "cores", lambda: 64)
-    assert Shards(model).threads == 8 and Shards(model, 9).threads == 9
-    assert learn(model, [batch_for("transformer")]).threads == 8
-    monkeypatch.setattr(shards, "SMALL", model.count_parameters())
-    assert Shards(model).threads == 8
-    monkeypatch.setattr(shards, "SMALL", model.count_parameters() + 1)
-    assert Shards(model).threads == learn(model, [batch_for("transformer")]).threads == 1
-    assert learn(model, [batch_for("transformer")], history=History(threads=3)).threads == 3
-
-
-def test_one_thread_where_threads_do_not_help_or_would_change_the_numbers(many_cores):
-    own = np.random.Generator(np.random.SFC64(0))
-    jumping = made("lstm", dropout=0.1, rng=np.random.default_rng(0))
-    assert Shards(jumping).threads == 4
-    assert Shards(made("lstm", dropout=0.1, rng=own)).threads == 1
-    assert Shards(Carried(jumping)).threads == 1
-    assert Shards(made("lstm").to("strict")).threads == 1
-
-
-def test_numbers_that_a_device_draws_are_no_hindrance_to_one_thread():
-    class OnDevice:
-        bit_generator = None
-
-    model = made("lstm").to("strict")
-    model.dropout.rng = OnDevice()
-    assert Shards(model).threads == Shards(model, 1).threads == 1
-    refused(ValueError, lambda: Shards(model, 2), "dropout.rng come from a device", "with a NumPy generator")
-
-
-@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
-def test_no_number_of_threads(threads):
-    model = made("rnn")
-    refused(ValueError, lambda: learn(model, [], threads=threads), f"train: threads is {threads!r}; expected a whole number of")
-    refused(ValueError, lambda: Shards(model, threads), f"Shards: threads is {threads!r}; expected a whole number")
-
-
-def test_what_cannot_be_shared_out_is_refused_in_a_sentence():
-    model, sfc = made("rnn"), np.random.Generator(np.random.SFC64(0))
-    refused(ValueError, lambda: learn(Carried(model), [], threads=2), "Shards: a Carried reads a batch as a whole",
-            "its rows cannot go to 2 threads; give threads=1, or None")
-    assert Shards(Carried(model), 1).threads == 1
-    refused(ValueError, lambda: Shards(made("rnn", dropout=0.1, rng=sfc), 2), "Shards: the model draws from a SFC64",
-            "on 2 threads; build it with np.random.default_rng(seed), or give threads=1")
-
-
-# Who looks on
-
-
-class Shapes(Observer):
-    def __init__(self):
-        self.shapes = []
-
-    def output(self, op, arrays, outputs):
-        self.shapes += [arrays[0].shape] if op.name == "cross_entropy" else []
-
-
-def test_onlookers_see_whole_batches():
-    model, batches = made("transformer"), [batch_for("transformer")] * 3
-    with mx.profile() as p, mx.observe(Shapes()) as seen:
-        learn(model, batches, 3, threads=2)
-    assert p.rows["cross_entropy"].calls == 3 and seen.shapes == [(5, T, V)] * 3
-
-
-def test_recorded_steps_are_computed_in_one_piece_and_the_run_is_the_same_up_to_rounding():
-    def run(threads, every=None):
-        model = made("gru")
-        record = mx.record(model, norms=True, every=every) if every else None
-        history = learn(model, [batch_for("gru", seed=n) for n in range(5)], 5, threads=threads, record=record)
-        return model.state_dict(), history
-    state, expected = run(1)
-    recorded, history = run(2, every=2)
-    assert history.loss == pytest.approx(expected.loss, rel=1e-12) and list(history.recorded) == [0, 2, 4]
-    for name, weight in state.items():
-        np.testing.assert_allclose(recorded[name], weight, rtol=0, atol=1e-12)
-    assert history.recorded[0] == run(1, every=2)[1].recorded[0]
-
-    model = Told()
-    learn(model, [rows(1, 2)] * 3, 3, threads=2, record=mx.record(model, norms=True, every=2))
-    assert [len(rows) for _, rows, _ in model.seen] == [2, 1, 1, 2], "the others are shared out as ever"
-
-
-# What is set reaches every thread, and everything is left as it was
-
-
-def blas_threads():
-    [count] = {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
-    return count
-
-
-def test_what_is_set_outside_is_set_in_every_thread():
-    model = Told(lambda model, x: (np.geterr()["divide"], tracking.get()))
-    with Shards(model, 3) as sharded:
-        with np.errstate(divide="print"):
-            sharded.backward([rows(1, 2, 3)])
-        assert [seen for _, _, seen in model.seen] == [("print", True)] * 3
-        model.seen.clear()
-        with mx.no_grad():
-            refused(RuntimeError, lambda: sharded.backward([rows(1, 2, 3)]), "backward: nothing here requires a gradient")
-        assert [seen[1] for _, _, seen in model.seen] == [False] * 3
-
-
-def test_each_thread_has_one_blas_thread_and_the_process_has_its_own_again_afterwards():
-    model = Told(lambda model, x: blas_threads())
-    with threadpool_limits(2, "blas"), Shards(model, 2) as sharded:
-        sharded.backward([rows(1, 2)])
-        assert [seen for _, _, seen in model.seen] == [1, 1] and blas_threads() == 2
-        model.seen.clear()
-        sharded.backward([rows(1)])
-        assert model.seen[0][2] == 2, "alone, a thread has all of BLAS"
-
-
-class Failing(Told):
-    """Fails at a negative number, with this error, after all shards have begun."""
-
-    def __init__(self, error, threads):
-        super().__init__()
-        self.error, self.begun, self.done = error, threading.Barrier(threads), []
-
-    def loss(self, x, targets):
-        self.begun.wait(10)
-        if x.min() < 0:
-            raise self.error
-        threading.Event().wait(0.02)                    # the others are slower than the one that fails
-        self.done.append(x.tolist())
-        return super().loss(x, targets)
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError("why"), KeyboardInterrupt(), SystemExit(3)],
-                         ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("losses", [(-1, 1, 1), (1, -1, 1), (1, 1, -1)])
-def test_an_error_in_one_thread_comes_out_when_all_have_ended(losses, error):
-    model, running, before = Failing(error, 3), threading.active_count(), blas_threads()
-    with Shards(model, 3) as sharded:
-        with pytest.raises(type(error)) as raised:
-            sharded.backward([rows(*losses)])
-        assert raised.value is error and len(model.done) == 2 and blas_threads() == before and model.w.grad is None
-    assert threading.active_count() == running
-    with pytest.raises(type(error)):
-        learn(model, [rows(*losses)], threads=3)
-    assert model.w.item() == 1 and threading.active_count() == running
-
-
-@pytest.mark.parametrize("kind, part", [("lstm", 0), ("transformer", 0), ("transformer", 1), ("multiplicative", 2)])
-def test_a_bad_id_in_the_last_row_is_told_as_ever_and_nothing_moves(kind, part):
-    batch = batch_for(kind, [0] * 5)
-    batch[part][-1, 0] = 99
-
-    def told(threads):
-        model = made(kind)
-        before, running = {n: a.copy() for n, a in model.state_dict().items()}, threading.active_count()
-        with pytest.raises(IndexError) as raised:
-            learn(model, [batch], threads=threads)
-        assert same(model.state_dict(), before) and threading.active_count() == running
-        return str(raised.value)
-    sentence, [what, called] = told(1), told(2).split("; called with ")
-    assert sentence.startswith(what) and "99" in what and "\n" not in called
-
-
-@pytest.mark.parametrize("place", [0, 3])
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_a_loss_that_is_not_finite_in_one_shard_is_told_as_ever(value, place):
-    losses = [1.0] * 4
-    losses[place] = value
-
-    def told(threads):
-        model = Told()
-        with pytest.raises(FloatingPointError) as raised:
-            learn(model, [rows(*losses)], threads=threads)
-        assert model.w.item() == 1
-        return str(raised.value)
-    assert told(2) == told(1) and f"the loss is {value}" in told(2)
-    model = Told()
-    history = learn(model, [rows(*losses), rows(1, 2)], 2, threads=2, on_nonfinite="record")
-    assert [step for step, _ in history.events] == [0] and model.w.item() == 1 - 1.5

@@ -18,7 +18,7 @@ from minitx.optim import SGD, Adam
 from minitx.schedules import warmup_cosine
 from minitx.training import evaluate, train
 
-from .common import every_device, refused
+from .common import every_device, leaf, refused
 
 TEXT = "the cat sat on the mat, and the rat sat on the cat. " * 20
 VOCABULARY = Vocabulary.of(TEXT)
@@ -131,6 +131,39 @@ def test_numbers_that_are_not_finite_stop_training_with_step_and_remedy_and_chan
     refused(FloatingPointError, go, says, "nothing was changed", "lower the learning rate")
     for path, p in healthy.named_parameters():
         assert np.array_equal(p.array, model.state_dict()[path])
+
+
+class Penalised(RecurrentLM):
+    """Its loss knows a parameter that is none of its own."""
+
+    def __init__(self, penalty):
+        super().__init__(V, 4, 5)
+        self.penalty = penalty
+
+    def loss(self, *batch):
+        return super().loss(*batch) + self.penalty()
+
+
+@pytest.mark.parametrize("limit", [math.inf, 0.1])
+def test_a_step_measures_and_clips_what_the_optimizer_moves_and_nothing_else(limit):
+    batch, outside = next(windows(IDS, 4, T, np.random.default_rng(0))), leaf([1.0, 1.0], "float32")
+    model = Penalised(outside.sum)
+    model.loss(*batch).backward()
+    moved, still = [model.head.W, outside], model.head.b.grad
+    norm, before = clip_grad_norm(moved, math.inf), [p.numpy() for p in moved]
+    history = train(model, [batch] * 4, SGD(moved, 1e-3), steps=4, clip=limit)
+    np.testing.assert_allclose(history.grad_norm, [norm] * 4, rtol=1e-3)
+    np.testing.assert_allclose(model.head.b.grad, still, atol=1e-3, err_msg="nothing is added up from step to step")
+    way = math.sqrt(sum(((p.numpy() - was) ** 2).sum() for p, was in zip(moved, before)))
+    assert way == pytest.approx(4e-3 * min(limit, norm), rel=1e-2)
+
+
+def test_a_gradient_that_is_not_finite_stops_the_optimizer_that_moves_its_parameter_and_no_other():
+    batch, outside = next(windows(IDS, 4, T, np.random.default_rng(0))), leaf([1.0, 1.0], "float32")
+    model = Penalised(lambda: ill(outside.sum(), value=1.0, slope=math.nan))
+    assert train(model, [batch], SGD(model.parameters(), 0.1), steps=1).trouble() == {}
+    refused(FloatingPointError, lambda: train(model, [batch], SGD([model.head.W, outside], 0.1), steps=1),
+            "train: step 0: clip_grad_norm: the gradient of parameter 1 is not finite, and nothing was changed")
 
 
 # Trouble

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 Goals = dict[str, tuple[float, float | None]]   # goal: (must, moonshot)
@@ -15,7 +16,7 @@ TWO_THREADS: Goals = {
     "W1 step ÷ products": (1.35, 1.23), "W2 step ÷ products": (1.45, 1.33),
     **MEMORY,
     **{f"W3 T={T} time": (1.00, 0.70) for T in (512, 1024, 2048, 4096)},
-    "W3 memory growth for T × 4": (5.00, None),             # linear is 4, quadratic 16
+    "W3 T=4096 ÷ T=1024 memory": (5.00, None),             # linear is 4, quadratic 16
     "W4 softmax time": (3.50, 1.75), "W4 layer_norm time": (7.42, 3.71), "W4 gelu time": (1.84, 0.92),
     "W4 linear time": (1.92, 0.96), "W4 cross_entropy time": (0.60, 0.35), "W4 embedding time": (5.48, 2.74),
     "W4 lstm_cell time": (2.06, 1.03),
@@ -26,6 +27,7 @@ ONE_THREAD: Goals = {
     **MEMORY,
 }
 GOALS = {1: ONE_THREAD, 2: TWO_THREADS}         # for other numbers of threads there are none
+COSTS: Goals = {"import ÷ import numpy": (1.30, None), "tape, µs per node": (2.40, None)}      # of `costs.py`
 
 
 def measured(results: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -42,7 +44,7 @@ def measured(results: dict[str, dict[str, Any]]) -> dict[str, float]:
             found[f"{work} peak memory"] = result["memory_mib"]["minitx"] / result["memory_mib"]["torch"]
     short, long = (results.get(f"W3 T={T}", {}).get("memory_mib", {}).get("minitx flash") for T in (1024, 4096))
     if short and long:
-        found["W3 memory growth for T × 4"] = long / short
+        found["W3 T=4096 ÷ T=1024 memory"] = long / short
     return found
 
 
@@ -51,17 +53,26 @@ def judged(results: dict[str, dict[str, Any]], threads: int) -> list[dict[str, A
 
     A time is not judged where its rounds disagree, and is "unsteady".
     """
-    values = measured(results)
     open_ = {f"{work} {what}" for work, result in results.items() if not steady(result)
              for what in ("time", "tokens/s", "step ÷ products")}
+    return verdicts(GOALS.get(threads, {}), measured(results), open_)
+
+
+def verdicts(goals: Goals, values: dict[str, float], unsteady: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Of each goal that has a value: what was wanted, the value, how far that reaches."""
     return [{"goal": goal, "must": must, "moonshot": moonshot, "measured": values[goal],
-             "reached": "unsteady" if goal in open_ else reached(goal, values[goal], must, moonshot)}
-            for goal, (must, moonshot) in GOALS.get(threads, {}).items() if goal in values]
+             "reached": "unsteady" if goal in unsteady else reached(goal, values[goal], must, moonshot)}
+            for goal, (must, moonshot) in goals.items() if goal in values]
 
 
 def steady(result: dict[str, Any]) -> bool:
-    """Whether the rounds agree within 25 % about minitx; else something else was busy, and the ratio says little."""
-    return all(r["high"] <= 1.25 * r["low"] for name, r in result["ratios"].items() if name.startswith("minitx"))
+    """Whether the rounds agree about minitx."""
+    return all(agreed(r) for name, r in result["ratios"].items() if name.startswith("minitx"))
+
+
+def agreed(ratio: dict[str, float]) -> bool:
+    """Whether the rounds agree within 25 %; else something else was busy, and the ratio says little."""
+    return ratio["high"] <= 1.25 * ratio["low"]
 
 
 def more_is_better(goal: str) -> bool:

@@ -18,8 +18,9 @@ import argparse
 import dataclasses
 import functools
 import importlib.util
-import json
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import speed
 from workloads import GROUPS, LR, V, Work, batch, weights
 
 from minitx import backend
@@ -107,10 +109,11 @@ def compared(work: Work, device: str, run: Callable) -> dict[str, Any]:
             "waits": fused["waits"], "holds": far < TOLERANCE and len(fused["waits"]) == 1}
 
 
-def alone(*args: Any) -> Any:
-    """`steps` in a process of its own, so that nothing is left over from the run before. It is ended after two minutes."""
+def alone(end: float, *args: Any) -> Any:
+    """`steps` in a process of its own, so that nothing is left over from the run before. It is ended after two minutes, or when
+    the time is up."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply_async(steps, args).get(timeout=120)
+        return pool.apply_async(steps, args).get(timeout=max(0, min(120, end - time.perf_counter())))
 
 
 # Graph
@@ -187,14 +190,16 @@ def graph_part() -> dict[str, Any]:
 
 # Programs
 
-def program(seconds: float, *command: str) -> dict[str, Any]:
-    """Run another program for so long at most: whether it ended well, and the last that it said."""
-    try:
-        done = subprocess.run([sys.executable, *command], timeout=max(seconds, 1), text=True, cwd=HERE.parent.parent,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    except subprocess.TimeoutExpired:
-        return {"holds": None, "last": f"not finished after {seconds:.0f} s"}
-    return {"holds": done.returncode == 0, "last": "\n".join(done.stdout.strip().splitlines()[-12:])}
+def program(end: float, *command: str) -> dict[str, Any]:
+    """Run another program until then at most: whether it ended well, and the last that it said."""
+    with subprocess.Popen([sys.executable, *command], cwd=HERE.parent.parent, text=True, start_new_session=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+        try:
+            said, _ = running.communicate(timeout=max(0, end - time.perf_counter()))
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)          # and what it has started
+            raise
+    return {"holds": running.returncode == 0, "last": "\n".join(said.strip().splitlines()[-12:])}
 
 
 def main() -> int:
@@ -206,34 +211,36 @@ def main() -> int:
         return 2
     end, results = time.perf_counter() + LIMIT, {}
 
-    def part(name: str, found: dict[str, Any]) -> None:
-        results[name] = found
+    def part(name: str, check: Callable, *args: Any) -> None:
+        results[name] = found = attempt(end, check, *args)
         shown = {True: "holds", False: "FAILS", None: "left out"}[found["holds"]]
         print(f"{name:12}{shown:9}", {key: value for key, value in found.items() if key != "holds"}, flush=True)
 
     for name in ("W1", "W1s", "W2", "W2s"):
-        part(name, attempt(compared, GROUPS[name][0], "cuda", alone))
-    part("graph", attempt(graph_part))
-    part("tests", program(end - time.perf_counter(), "-m", "pytest", "-m", "gpu", "-q", "-n", "8"))
+        part(name, compared, GROUPS[name][0], "cuda", functools.partial(alone, end))
+    part("graph", graph_part)
+    part("tests", program, end, "-m", "pytest", "-m", "gpu", "-q", "-n", "8")
     if importlib.util.find_spec("torch"):
-        part("speed", program(end - time.perf_counter(), str(HERE / "speed.py"), "--device", "cuda", "--rounds", "3"))
-    if args.out:
-        Path(args.out).write_text(json.dumps(results, indent=1))
+        part("speed", program, end, str(HERE / "speed.py"), "--device", "cuda", "--rounds", "3")
+    speed.write(args.out, results)
     return int(any(found["holds"] is False for found in results.values()))
 
 
-def attempt(check: Callable, *args: Any) -> dict[str, Any]:
-    """What a check found; an error is a finding, too, and not the end of the others."""
+def attempt(end: float, check: Callable, *args: Any) -> dict[str, Any]:
+    """What a check found; an error is a finding, too, and not the end of the others. None holds that has no time any more."""
+    if time.perf_counter() >= end:
+        return {"holds": None, "error": "no time was left"}
     try:
         return check(*args)
     except Exception as error:
-        return {"holds": False, "error": f"{type(error).__name__}: {error}"}
+        late = isinstance(error, multiprocessing.TimeoutError | subprocess.TimeoutExpired) and time.perf_counter() >= end
+        return {"holds": None if late else False, "error": f"{type(error).__name__}: {error}"}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", help="a JSON file for all numbers")
-    return parser.parse_args()
+    return speed.checked(parser)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ ratio is taken round by round, and what is shown is the median over the rounds. 
 trustworthy when its range is narrow. JAX is left out where it is not installed.
 
 Below a training step stand its matrix products replayed alone, the least that it could take (`peer_products.py`), the share of
-each op, and memory; at the end the goals (`goals.py`).
+each op, and memory; below the others the share of each line (`lines.py`); at the end the goals (`goals.py`). And beside a step
+stands what its calls take alone: the same step with next to no arithmetic, the same calls in the same order for sizes near 1.
 
-On a GPU it is minitx against PyTorch. A step that waits for Python to launch its kernels tells nothing about them, so beside
-each stands the time of the same step with next to no arithmetic: the same launches in the same order for sizes near 1. That is
-what the launches take at least of a step; where the two are equal, the GPU waits for Python. The recurrent and attention
-kernels of PyTorch may choose another way for small sizes.
+On a GPU it is minitx against PyTorch, and those calls are launches of kernels: where the two are equal, the GPU waits for
+Python. The recurrent and attention kernels of PyTorch may choose another way for small sizes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
@@ -44,6 +43,7 @@ import worker
 from workloads import GROUPS, Work, hollow
 
 import minitx
+from minitx import backend
 
 TOLERANCE = 1e-4                                # of the largest number of an array: float32, added up in another order
 PACKAGES = ("numpy", "torch", "jax", "cupy-cuda12x", "cupy-cuda13x")
@@ -82,6 +82,8 @@ def compare(work: Work, args: argparse.Namespace) -> dict[str, Any]:
             result["shares"] = processes["minitx"].submit(worker.shares, "minitx").result()
             result["page_faults"] = {name: processes[name].submit(worker.page_faults, name).result()
                                      for name in ("minitx", "torch")}
+        elif work.kind in ("op", "generation") and args.device == "cpu":
+            result["lines"] = processes["minitx"].submit(worker.lines, "minitx").result()
     return result
 
 
@@ -139,9 +141,19 @@ def measured(work: Work, args: argparse.Namespace) -> dict[str, Any]:
     result = compare(work, args)
     if args.device != "cpu":
         result["launches_ms"] = compare(hollow(work), args)["ms"]
-    elif work.kind in ("training", "attention"):
+        return result
+    if work.kind in ("training", "attention"):
         result["memory_mib"] = memory(work, args)
+    if work.kind in ("training", "generation"):
+        result["calls_ms"] = calls(work, args)
     return result
+
+
+def calls(work: Work, args: argparse.Namespace) -> float:
+    """What a step of minitx takes with next to no arithmetic, in a new process."""
+    with start() as process:
+        process.submit(worker.prepare, "minitx", hollow(work), args.threads, args.device).result()
+        return median(process.submit(worker.measure, "minitx", args.seconds).result() for _ in range(3))
 
 
 def machine(args: argparse.Namespace) -> dict[str, Any]:
@@ -184,9 +196,14 @@ def main() -> None:
     if unsteady := [name for name, result in results.items() if not goals.steady(result)]:
         print(f"\nThe rounds of {', '.join(unsteady)} differ by more than 25 %: measure again when the machine is idle")
     print(f"\n{time.perf_counter() - begin:.0f} seconds, load at the end {machine(args)['load']}")
-    if args.out:
-        Path(args.out).write_text(json.dumps({**about, "workloads": results, "goals": verdicts}, indent=1))
-        print(f"wrote {args.out}")
+    write(args.out, {**about, "workloads": results, "goals": verdicts})
+
+
+def write(out: str | None, results: dict[str, Any]) -> None:
+    """Into the file of `--out`, if there is one."""
+    if out:
+        Path(out).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {out}")
 
 
 def by_kind(groups: Sequence[str]) -> list[tuple[str, list[Work]]]:
@@ -196,25 +213,44 @@ def by_kind(groups: Sequence[str]) -> list[tuple[str, list[Work]]]:
 
 
 def arguments() -> argparse.Namespace:
-    def workloads(text: str) -> list[str]:
-        names = text.split(",")
-        if unknown := set(names) - set(GROUPS):
-            raise argparse.ArgumentTypeError(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
-        return names
-
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--work", type=workloads, default=list(GROUPS), help="such as W1,W2s (default: all)")
-    parser.add_argument("--threads", type=int, default=2, help="for each library (default: 2)")
-    parser.add_argument("--rounds", type=int, default=7, help="turns that each library takes (default: 7)")
-    parser.add_argument("--seconds", type=float, default=0.4, help="length of a turn, at least one step (default: 0.4)")
+    parser = parser_of(__doc__, GROUPS, rounds=7, seconds=0.4)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--no-jax", dest="jax", action="store_false", help="leave JAX out")
+    args = checked(parser)
+    if args.device == "cuda":
+        try:
+            backend.device("cuda")
+        except RuntimeError as error:
+            parser.error(f"--device: {error}")
+    args.jax = args.jax and importlib.util.find_spec("jax") is not None
+    return args
+
+
+def parser_of(doc: str, works: Collection[str], rounds: int, seconds: float) -> argparse.ArgumentParser:
+    """What all programs that measure workloads ask for."""
+    def known(text: str) -> list[str]:
+        names = list(dict.fromkeys(text.split(",")))
+        if unknown := set(names) - set(works):
+            raise argparse.ArgumentTypeError(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(works)}")
+        return names
+
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    parser.add_argument("--work", type=known, default=list(works), help="such as W1,W2s (default: all)")
+    parser.add_argument("--threads", type=int, default=2, help="for each process (default: 2)")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"turns that each takes (default: {rounds})")
+    parser.add_argument("--seconds", type=float, default=seconds, help=f"length of a turn (default: {seconds})")
     parser.add_argument("--out", help="a JSON file for all numbers")
+    return parser
+
+
+def checked(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments, or an end before anything is measured: a number too low, results that could not be written."""
     args = parser.parse_args()
     for name, low in (("threads", 1), ("rounds", 1), ("seconds", 0)):
-        if not getattr(args, name) >= low:
+        if not getattr(args, name, low) >= low:
             parser.error(f"--{name}: {getattr(args, name)}; expected at least {low}")
-    args.jax = args.jax and importlib.util.find_spec("jax") is not None
+    if args.out and not Path(args.out).parent.is_dir():
+        parser.error(f"--out: {args.out}; there is no folder {Path(args.out).parent}")
     return args
 
 

@@ -45,6 +45,9 @@ def details(result: dict[str, Any]) -> list[str]:
                      f"the step takes {products['step']:.2f} of that {brackets(products)}")
     if shares := result.get("shares"):
         lines.append("time by op: " + ", ".join(f"{row['op']} {row['share']:.0%}" for row in shares[:6]))
+    if calls := result.get("calls_ms"):
+        lines.append(f"its calls alone {calls:.2f} ms, {calls / result['ms']['minitx']:.0%} of it")
+    lines += [f"{row['share']:4.0%}  {row['line']}" for row in result.get("lines", [])[:4]]
     if memory := result.get("memory_mib"):
         above = "imports" if result["kind"] == "training" else "its inputs"
         lines.append(f"peak memory above {above}, MiB: {of_each(memory)}"

@@ -4,7 +4,8 @@
 
 The step is that of `speed.py`. A switch puts the readable form, or nothing, in the place of one name, in a process of its own:
 nothing in minitx knows of it. First the numbers that come out must agree; then all take turns, and what is shown is the time
-without the technique over that with all of them, round by round, as the median with its range. It takes three minutes.
+without the technique over that with all of them, round by round, as the median with its range; a range wider than 25 % is
+"unsteady". The same program a second time, "nothing", shows what the noise is. It takes three minutes.
 """
 
 from __future__ import annotations
@@ -12,37 +13,41 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
-import json
 import math
 import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+import goals
 import numpy as np
 import peer_minitx
 import speed
+import tables
 import worker
-from workloads import GROUPS, NARROW, Work, attention
+from workloads import GROUPS, NARROW, Work, attention, weights
 
 from minitx import backend, ops, panels, special
 from minitx.models import LanguageModel, RecurrentLM, one_symbol
-from minitx.optim import Adam, AdamW, Optimizer
-from minitx.shards import Shards
+from minitx.shards import SMALL, Shards
 
 ALL = "all"                                     # nothing is switched off
 ERFC = Work("erfc", "function", "erfc", {"x": NARROW})
 SQUARES = [attention(T) for T in (128, 256, 512, 1024)]
 TRAINING = [GROUPS[name][0] for name in ("W1", "W1s", "W2", "W2s")]
+SHARED = [work.name for work in TRAINING if sum(w.size for w in weights(work).values()) >= SMALL]       # on threads, as a rule
 WORKS = {work.name: work for work in (*TRAINING, *SQUARES, GROUPS["W5"][0], ERFC)}
 Put = Callable[[Any, str, Any], None]           # `setattr`, or what keeps book of it
 
 
 # The switches: what stands in place of the fast form
+
+def nothing(put: Put) -> None:
+    """The same program a second time."""
+
 
 def one_shard(put: Put) -> None:
     """The whole batch on one thread of Python, and every product on as many threads of BLAS."""
@@ -107,28 +112,6 @@ def sums_by_sum(put: Put) -> None:
     backend.register(dataclasses.replace(backend.device("cpu"), blas=False))
 
 
-def adam_as_written(put: Put) -> None:
-    put(peer_minitx, "Adam", Plain)
-    put(peer_minitx, "AdamW", PlainW)
-
-
-class Plain(Adam):
-    """Adam as its paper writes it: parameter by parameter, and each operator with an array of its own."""
-
-    step = Optimizer.step
-
-    def moved(self, i: int, w: Any, g: Any) -> Any:
-        (b1, b2), t = self.betas, int(self.counts[i])
-        m = self.m[i] = b1 * self.m.get(i, 0) + (1 - b1) * g
-        v = self.v[i] = b2 * self.v.get(i, 0) + (1 - b2) * g * g
-        shrunk = w * (1 - self.lr * self.weight_decay)
-        return shrunk - self.lr * (m / (1 - b1 ** t)) / (np.sqrt(v / (1 - b2 ** t)) + self.eps)
-
-
-class PlainW(Plain, AdamW):
-    pass
-
-
 def attention_in_three_steps(put: Put) -> None:
     put(ops.attention, "vjp", ops.attention.reference.vjp)
 
@@ -152,18 +135,19 @@ def number_by_number(put: Put) -> None:
     put(special, "erfc", lambda x: np.array([math.erfc(v) for v in x.ravel().tolist()], x.dtype).reshape(x.shape))
 
 
+# each with the workloads where it is in use
 SWITCHES: dict[str, tuple[Callable[[Put], None], list[str]]] = {
-    "shards": (one_shard, ["W1", "W2", "W2s"]),
-    "one shard for small models": (a_shard_for_every_thread, ["W1s"]),
-    "memory that stays": (freed_memory_goes_back, ["W1", "W1s", "W2", "W2s"]),
-    "panels": (one_panel, ["W1", "W1s"]),
+    "nothing": (nothing, [work.name for work in TRAINING]),
+    "shards": (one_shard, SHARED),
+    "one shard for small models": (a_shard_for_every_thread, [work.name for work in TRAINING if work.name not in SHARED]),
+    "memory that stays": (freed_memory_goes_back, [work.name for work in TRAINING]),
+    "panels": (one_panel, ["W1"]),
     "slopes at once": (slopes_in_the_loop, ["W1", "W1s"]),
     "vocabulary table": (look_up_before_the_product, ["W1"]),
     "all of the recurrence": (cells, ["W1", "W1s"]),
     "sums as products": (sums_by_sum, ["W2", "W2s"]),
     "attention in place": (attention_in_three_steps, ["W2", "W2s"]),
     "gelu in place": (gelu_as_written, ["W2", "W2s"]),
-    "Adam in bundles": (adam_as_written, ["W1", "W1s", "W2", "W2s"]),
     "attention in tiles": (whole_square, [work.name for work in SQUARES]),
     "one symbol at a time": (every_symbol_through_the_model, ["W5 gpt"]),
     "erfc as a polynomial": (number_by_number, ["erfc"]),
@@ -204,9 +188,10 @@ def compare(work: Work, args: argparse.Namespace) -> dict[str, Any]:
             "without": {name: ratio(rounds[name], rounds[ALL]) for name in names[1:]}}
 
 
-def ratio(without: list[float], with_all: list[float]) -> dict[str, float]:
+def ratio(without: list[float], with_all: list[float]) -> dict[str, Any]:
     found = [a / b for a, b in zip(without, with_all, strict=True)]
-    return {"median": median(found), "low": min(found), "high": max(found)}
+    r = {"median": median(found), "low": min(found), "high": max(found)}
+    return r | {"steady": goals.agreed(r)}
 
 
 def agree(work: Work, found: dict[str, list[list[np.ndarray]]]) -> None:
@@ -226,25 +211,15 @@ def main() -> None:
         results[work.name] = compare(work, args)
         print(f"{work.name}: {results[work.name]['ms'][ALL]:.2f} ms; without")
         for name, r in results[work.name]["without"].items():
-            print(f"    {name:<34}{r['median']:6.2f} of that ({r['low']:.2f} … {r['high']:.2f})", flush=True)
-    if args.out:
-        Path(args.out).write_text(json.dumps({**about, "workloads": results}, indent=1) + "\n")
-        print(f"wrote {args.out}")
+            noise = "" if r["steady"] else "  unsteady"
+            print(f"    {name:<34}{r['median']:6.2f} of that {tables.brackets(r)}{noise}", flush=True)
+    speed.write(args.out, {**about, "workloads": results})
 
 
 def arguments() -> argparse.Namespace:
-    def names(text: str) -> list[str]:
-        if unknown := set(text.split(",")) - set(WORKS):
-            raise argparse.ArgumentTypeError(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKS)}")
-        return text.split(",")
-
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--work", type=names, default=list(WORKS), help="such as W1,W2s (default: all)")
-    parser.add_argument("--threads", type=int, default=2, help="for the whole process (default: 2)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns that each takes (default: 5)")
-    parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn, at least one step (default: 0.2)")
-    parser.add_argument("--out", help="a JSON file for all numbers")
-    return parser.parse_args(namespace=argparse.Namespace(device="cpu"))
+    parser = speed.parser_of(__doc__, WORKS, rounds=5, seconds=0.2)
+    parser.set_defaults(device="cpu")
+    return speed.checked(parser)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,11 @@ def shares(contender: str) -> list[dict[str, Any]]:
     return importlib.import_module("peer_minitx").shares(_steps[contender])
 
 
+def lines(contender: str) -> list[dict[str, Any]]:
+    """The same by source line, for what is no training step."""
+    return importlib.import_module("lines").by_line(_steps[contender])
+
+
 def memory(contender: str, work: Work, threads: int, device: str) -> float:
     """In a new process: the peak in MiB of three training steps above the imports, weights and moments included; of attention,
     of the first call above its inputs, once a short one has loaded what is needed."""

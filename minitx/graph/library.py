@@ -165,7 +165,7 @@ RULES: dict[str, Callable] = {
     **{name: alike(getattr(np, name)) for name in ALIKE.split()},
     "matmul": matmul, "tensordot": tensordot, "where": where, "copyto": copyto,
     "take_along_axis": take_along_axis, "ix_": ix_, "take": Traced.take, "clip": Elementwise(np.clip),
-    "asarray": asarray, "array": asarray, "ndarray": Traced,
+    "asarray": asarray, "array": asarray, "ndarray": Traced, "finfo": np.finfo,
 }
 
 

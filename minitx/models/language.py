@@ -95,7 +95,7 @@ class LanguageModel(Model):
         """A quicker `step` of evaluation for one symbol of one text at a time, if this model has one.
 
         It is a function of the symbol and the state: the scores (V) of the next symbol, and the new state. It reads with the
-        weights that the model had when it was made.
+        arrays that the model had when it was made.
         """
         return None
 

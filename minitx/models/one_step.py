@@ -16,7 +16,7 @@ from .. import nn
 from ..nn.recurrent import GRULayer, LSTMLayer, RNNLayer
 from ..ops.recurrent import activation_of
 from ..tensor import Tensor
-from .one_symbol import Write, linear, plain, row, weights
+from .one_symbol import Write, linear_of, plain, row
 
 Step = Callable[..., np.ndarray]        # x (D), and the state of a layer, (H) each, which becomes that behind x -> its h
 
@@ -26,12 +26,13 @@ def fits(model: Any) -> bool:
     recurrence = model.recurrence
     return (plain(model) and type(model.tokens) is nn.Embedding and type(model.head) is nn.Linear
             and type(recurrence) in (nn.RNN, nn.GRU, nn.LSTM) and recurrence.directions == 1
+            and type(recurrence.dropout) is type(model.dropout) is nn.Dropout
             and all(type(layer) in STEPS for layer in recurrence.layers))
 
 
 def writer(model: Any) -> Write:
-    """How this model, with the weights that it has now, reads on from the state of one text, without dropout."""
-    table, head = model.tokens.table.array, weights(model.head)
+    """How this model reads on from the state of one text, without dropout."""
+    table, head = model.tokens.table.array, linear_of(model.head)
     steps = [STEPS[type(layer)](layer) for layer in model.recurrence.layers]
 
     def write(symbol: int, state: Any) -> tuple[np.ndarray, Any]:
@@ -39,7 +40,7 @@ def writer(model: Any) -> Write:
         for l, step in enumerate(steps):
             x = step(x, *(s[l, 0] for s in new))                                             # (H)
         final = tuple(map(Tensor, new))
-        return linear(x, *head), final if len(final) > 1 else final[0]
+        return head(x), final if len(final) > 1 else final[0]
 
     return write
 
@@ -55,7 +56,7 @@ def rnn(layer: RNNLayer) -> Step:
     f, _ = activation_of("RNN", layer.activation)
 
     def step(x: np.ndarray, h: np.ndarray) -> np.ndarray:
-        h[:] = f(np, linear(x, W, b) + h.dot(U))
+        h[:] = f(np, x.dot(W) + b + h.dot(U))
         return h
 
     return step
@@ -66,7 +67,7 @@ def gru(layer: GRULayer) -> Step:
     W, U, b, bU = layer.W.array, layer.U.array, layer.b.array, layer.bU.array
 
     def step(x: np.ndarray, h: np.ndarray) -> np.ndarray:
-        a, p = linear(x, W, b).reshape(3, -1), linear(h, U, bU).reshape(3, -1)
+        a, p = (x.dot(W) + b).reshape(3, -1), (h.dot(U) + bU).reshape(3, -1)
         rz = a[:2] + p[:2]
         rz *= 0.5
         np.tanh(rz, out=rz)                                                                  # σ(a) = ½ + ½ tanh(a/2)
@@ -89,8 +90,9 @@ def lstm(layer: LSTMLayer) -> Step:
     rest = 1 - half
 
     def step(x: np.ndarray, h: np.ndarray, c: np.ndarray) -> np.ndarray:
-        a = linear(x, W, b)
+        a = x.dot(W)
         a += h.dot(U)
+        a += b
         a *= half
         np.tanh(a, out=a)
         a *= half

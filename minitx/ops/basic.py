@@ -38,7 +38,7 @@ def alike(x, y):
 
     Also the shapes to which their gradients go back: None for what has no gradient, a Python number or integers.
     """
-    x_float, y_float = (is_array(a) and a.dtype.kind == "f" for a in (x, y))
+    x_float, y_float = is_array(x) and x.dtype.kind == "f", is_array(y) and y.dtype.kind == "f"
     if x_float and not y_float and is_array(y):
         y = y.astype(x.dtype)
     if y_float and not x_float and is_array(x):

@@ -1,6 +1,6 @@
 """Attention without the square: no array of all scores, so twice the length takes twice the memory, and not four times.
 
-`attention.py` keeps a weight for every pair of positions, for the way back. Here the scores are made tile by tile, used, and
+`attention.py` keeps a weight for every pair of positions, for backward. Here the scores are made tile by tile, used, and
 forgotten; going back they are made again. Nothing is approximated. Heads know nothing of each other, so some go side by side.
 
 Read next: `docs/derivations/flash_attention.md`; before this `attention.py`, the same in one piece.
@@ -8,6 +8,7 @@ Read next: `docs/derivations/flash_attention.md`; before this `attention.py`, th
 
 import math
 from functools import partial
+from typing import NamedTuple
 
 from ..backend import array_module, device_of, expecting_overflow
 from ..op import op
@@ -39,7 +40,7 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
         y       = y / total,  lse = top + log(total)    when all keys were seen                    (4)
 
     `lse`, the log-sum-exp of a row of scores, is all that backward needs to make its weights again, probs = exp(scores - lse).
-    From there it is the way back of `attention`, one tile at a time, with one product more: that of the scores.
+    From there it is the backward of `attention`, one tile at a time, with one product more: that of the scores.
 
     A score is at most |q| |k| scale. If that leaves all of them within ±60, exp needs no help: 0 does for `top`, nothing fades,
     and (2) is left out. It is never left out where there is a bias, or on a GPU, which would have to wait for the answer.
@@ -64,13 +65,13 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
     scale, each, to_bias = scale_of(scale, K), queries_per_key(N, M), None if bias is None else bias.shape
     q, k, v = (x.astype(wide(x), copy=False) for x in (q, k, v))
     mask, bias = (None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape) for x in (mask, bias))
-    ahead = Tk - Tq if causal else Tk       # the query at t may see the keys up to t + ahead
     bounded = on_cpu and bias is None and longest(q) * longest(k) * abs(scale) < BOUND
+    tiling = Tiling(scale, Tk - Tq if causal else Tk, tile, bounded)
 
     y, probs = xp.zeros_like(q, shape=(B, N, Tq, v.shape[3])), xp.zeros((B, N, Tq, Tk), q.dtype) if watch else None
     groups = groups_of(B, M, each, HEADS if on_cpu else B * N)
     backs = in_parallel([partial(in_tiles, q[b, n], k[b, m], v[b, m], part(mask, b, n), part(bias, b, n), y[b, n],
-                                 part(probs, b, n), scale, ahead, tile, bounded) for b, n, m in groups])
+                                 part(probs, b, n), tiling) for b, n, m in groups])
     if probs is not None:
         watch("probs", probs.astype(dtype, copy=False), None)
 
@@ -86,76 +87,85 @@ def flash_attention(q, k, v, mask=None, bias=None, *, causal=False, scale=None, 
     return y.astype(dtype, copy=False), backward
 
 
-def in_tiles(q, k, v, mask, bias, y, probs, scale, ahead, tile, bounded):
-    """Some of the heads: writes their y, and their probs if wanted; returns their way back, which writes all gradients."""
-    xp, (B, N, Tq, _), (M, Tk) = array_module(q), q.shape, k.shape[1:3]
-    each = N // M
+class Tiling(NamedTuple):
+    """What all heads have in common."""
 
-    def tiles():                            # pieces of the keys, each with the pieces of the queries that see some of it
+    scale: float
+    ahead: int          # the query at t may see the keys up to t + ahead
+    tile: int
+    bounded: bool       # all scores are within ±BOUND
+
+
+def in_tiles(q, k, v, mask, bias, y, probs, tiling):
+    """Some of the heads: writes their y, and their probs if wanted; returns their backward, which writes all gradients."""
+    xp, (B, N, Tq, _), (M, Tk) = array_module(q), q.shape, k.shape[1:3]
+    (scale, ahead, tile, bounded), each = tiling, N // M
+
+    def tiles():                # slices: a piece of the keys, with the pieces of the queries that see some of it
         for s in range(0, Tk, tile):
             yield slice(s, s + tile), [slice(t, t + tile) for t in range(max(s - ahead, 0), Tq, tile)]
 
-    def rows(x):                            # (B, N, t, ·) -> (B, M, N/M t, ·), as in attention
+    def rows(x):                # (B, N, t, ·) -> (B, M, N/M t, ·), as in attention
         return x if each == 1 else x.reshape(B, M, each * x.shape[2], x.shape[3])
 
-    def heads(x):                           # and back
+    def heads(x):               # and back
         return x if each == 1 else x.reshape(B, N, x.shape[2] // each, x.shape[3])
 
-    def scores_of(at, to, keys):
-        scores = heads(rows(q[:, :, at]) @ keys)                                             # (B, N, t, s)
+    def scores_of(queries, keys, kT):
+        scores = heads(rows(q[:, :, queries]) @ kT)                                          # (B, N, t, s)
         if bias is not None:
-            scores += part(bias, ALL, ALL, at, to)
+            scores += part(bias, ALL, ALL, queries, keys)
         if mask is not None:
-            xp.copyto(scores, -math.inf, where=~part(mask, ALL, ALL, at, to))
-        if to.stop > at.start + ahead + 1:  # the tile lies across the diagonal
-            xp.copyto(scores, -math.inf, where=~xp.tri(*scores.shape[2:], at.start + ahead - to.start, dtype=bool))
+            xp.copyto(scores, -math.inf, where=~part(mask, ALL, ALL, queries, keys))
+        if keys.stop > queries.start + ahead + 1:                                            # the tile lies across the diagonal
+            xp.copyto(scores, -math.inf, where=~xp.tri(*scores.shape[2:], queries.start + ahead - keys.start, dtype=bool))
         return scores
 
-    def probs_of(at, to, keys):
-        probs = scores_of(at, to, keys)
-        probs -= lse[:, :, at]
+    def probs_of(queries, keys, kT):
+        probs = scores_of(queries, keys, kT)
+        probs -= lse[:, :, queries]
         return xp.exp(probs, out=probs)
 
     total = xp.zeros((B, N, Tq, 1), q.dtype)
     top = xp.full_like(total, -math.inf)
-    for to, queries in tiles():
-        keys = upright(k[:, :, to] * scale)
-        for at in queries:
-            weights = scores_of(at, to, keys)                                                # 1
+    for keys, pieces in tiles():
+        kT = upright(k[:, :, keys] * scale)
+        for queries in pieces:
+            weights = scores_of(queries, keys, kT)                                           # 1
             if not bounded:
-                higher = xp.maximum(top[:, :, at], weights.max(-1, keepdims=True))           # 2
+                higher = xp.maximum(top[:, :, queries], weights.max(-1, keepdims=True))      # 2
                 level = finite(higher)
-                fade = xp.exp(top[:, :, at] - level)
+                fade = xp.exp(top[:, :, queries] - level)
                 weights -= level
-                top[:, :, at] = higher
-                total[:, :, at] *= fade
-                y[:, :, at] *= fade
+                top[:, :, queries] = higher
+                total[:, :, queries] *= fade
+                y[:, :, queries] *= fade
             xp.exp(weights, out=weights)
-            total[:, :, at] += row_sum(weights)                                              # 3
-            y[:, :, at] += heads(rows(weights) @ v[:, :, to])
+            total[:, :, queries] += row_sum(weights)                                         # 3
+            y[:, :, queries] += heads(rows(weights) @ v[:, :, keys])
     total = xp.where(total == 0, 1, total)                                                   # 4
     y /= total
     lse = finite(top) + xp.log(total)
     if probs is not None:
-        for to, queries in tiles():
-            for at in queries:
-                probs[:, :, at, to] = probs_of(at, to, upright(k[:, :, to] * scale))
+        for keys, pieces in tiles():
+            for queries in pieces:
+                probs[:, :, queries, keys] = probs_of(queries, keys, upright(k[:, :, keys] * scale))
 
     def backward(dy, dq, dk, dv, dbias):
         mean = row_sum(dy * y)                                                               # Σ dprobs probs = Σ dy y
-        for to, queries in tiles():
-            keys, values = upright(k[:, :, to] * scale), upright(v[:, :, to])
-            for at in queries:
-                probs, dy_at = probs_of(at, to, keys), rows(dy[:, :, at])
-                dv[:, :, to] += rows(probs).swapaxes(-1, -2) @ dy_at                         # 3
-                dscores = heads(dy_at @ values)                                              # dprobs
-                dscores -= mean[:, :, at]                                                    # 2
+        for keys, pieces in tiles():
+            kT, vT = upright(k[:, :, keys] * scale), upright(v[:, :, keys])
+            for queries in pieces:
+                probs, dy_here = probs_of(queries, keys, kT), rows(dy[:, :, queries])
+                dv[:, :, keys] += rows(probs).swapaxes(-1, -2) @ dy_here                     # 3
+                dscores = heads(dy_here @ vT)                                                # dprobs
+                dscores -= mean[:, :, queries]                                               # 2
                 dscores *= probs
-                dq[:, :, at] += heads(rows(dscores) @ k[:, :, to])                           # 1
-                dk[:, :, to] += rows(dscores).swapaxes(-1, -2) @ rows(q[:, :, at])
+                dq[:, :, queries] += heads(rows(dscores) @ k[:, :, keys])                    # 1
+                dk[:, :, keys] += rows(dscores).swapaxes(-1, -2) @ rows(q[:, :, queries])
                 if bias is not None:
-                    dbias_at = part(dbias, ALL, ALL, at, to)
-                    dbias_at += unbroadcast(dscores, dbias_at.shape)
+                    dbias_here = part(dbias, ALL, ALL, queries, keys)
+                    dbias_here += unbroadcast(dscores, dbias_here.shape)
         dq *= scale
         dk *= scale
 

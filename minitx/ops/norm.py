@@ -36,9 +36,9 @@ def layer_norm(x, gamma, beta, *, eps=1e-5):
     [[-1.0, 1.0], [-1.0, 1.0], [-1.0, 1.0]]
     """
     check_eps(eps)
-    xp, dtype, D = array_module(x), x.dtype, x.shape[-1]
-    rows, gamma = x.astype(wide(x), copy=False), gamma.astype(wide(x), copy=False)
-    xhat = rows - rows.sum(-1, keepdims=True) / D       # 1  centred; `sum` adds in pairs and loses less than row_sum
+    xp, dtype, width, D = array_module(x), x.dtype, wide(x), x.shape[-1]
+    gamma = gamma.astype(width, copy=False)
+    xhat = x - x.sum(-1, dtype=width, keepdims=True) / D    # 1  centred; `sum` adds in pairs and loses less than row_sum
     rstd = 1 / xp.sqrt(row_dot(xhat, xhat) / D + eps)                                        # 2
     xhat *= rstd                                                                             # 3
     y = gamma * xhat                                                                         # 4
@@ -47,10 +47,10 @@ def layer_norm(x, gamma, beta, *, eps=1e-5):
     def backward(dy):
         dgammas = dy * xhat
         dgamma, dbeta = column_sum(dgammas), column_sum(dy)                                  # 4
-        along_1, along_xhat = row_sum(dy, gamma) / D, row_sum(dgammas, gamma) / D
+        shares = gamma / D
         dx = dy * gamma                                                                      # dxhat
-        dx -= along_1
-        dx -= xhat * along_xhat
+        dx -= row_sum(dy, shares)                                                            # mean(dxhat)
+        dx -= xhat * row_sum(dgammas, shares)                                                # mean(dxhat xhat)
         dx *= rstd                                                                           # 3, 2, 1
         return dx.astype(dtype, copy=False), dgamma.astype(dtype, copy=False), dbeta.astype(dtype, copy=False)
 
@@ -88,7 +88,7 @@ def rms_norm(x, gamma, *, eps=1e-6):
         dgammas = dy * xhat
         dgamma = column_sum(dgammas)                                                         # 3
         dx = dy * gamma                                                                      # dxhat
-        dx -= xhat * (row_sum(dgammas, gamma) / D)
+        dx -= xhat * row_sum(dgammas, gamma / D)
         dx *= rstd                                                                           # 2, 1
         return dx.astype(dtype, copy=False), dgamma.astype(dtype, copy=False)
 

@@ -31,9 +31,9 @@ def softmax(x, *, axis=-1):
     ([1.0, 1.0], True)
     """
     y = below_peak(x.swapaxes(axis, -1))
-    array_module(x).exp(y, out=y)
-    denominator = row_sum(y)
-    y /= denominator + (denominator == 0)
+    xp = array_module(x)
+    xp.exp(y, out=y)
+    y /= xp.maximum(row_sum(y), 1)                               # the largest summand is exp(0), or all are exp(-inf)
 
     def backward(dy):
         dy = dy.swapaxes(axis, -1)
@@ -97,7 +97,7 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
     so that a batch of padding does not end a training), "sum", or "none". With `label_smoothing` s the truth is 1 - s on the
     target plus s/V on every class.
 
-    Keeps softmax's numerators (..., V) and their sums, the targets and which of them count.
+    Keeps softmax's numerators (..., V) and their sums, the targets and the weight of each in the loss.
 
     Stable  softmax and logarithm are taken together: log of a weight that underflows is never formed
     Source  label smoothing: Szegedy et al. 2016, arXiv 1512.00567; derived in docs/derivations/cross_entropy.md
@@ -119,28 +119,28 @@ def cross_entropy(logits, targets, *, ignore_index=-100, label_smoothing=0.0, re
     truth = targets * counts                                                                 # 0 where it does not count
     check_ids(truth, V, "targets", f"; padding must be ignore_index = {ignore_index}")
 
-    rows = logits.reshape(n, V).astype(wide(logits), copy=False)
-    shifted, s = below_peak(rows), label_smoothing                                           # 1  (n, V)
-    at_truth = (1 - s) * shifted[xp.arange(n), truth]                                        # (n)
+    shifted = below_peak(logits.reshape(n, V).astype(wide(logits), copy=False))              # 1  (n, V)
+    clear_rows(shifted, ~counts)                                 # whatever stands there
+    at_truth, s = shifted[xp.arange(n), truth], label_smoothing                              # (n)
     if s:
-        at_truth += s * shifted.mean(-1)
+        at_truth = (1 - s) * at_truth + s * shifted.mean(-1)
     e = xp.exp(shifted, out=shifted)                             # in its place: nothing else here is as large
-    clear_rows(e, ~counts)
-    denominator = row_sum(e)[:, 0]                                                           # 2  (n)
-    denominator += denominator == 0                              # of a row of -inf, whose loss is then inf
-    losses = xp.where(counts, xp.log(denominator) - at_truth, 0)                             # 3  (n)
-    counted = xp.maximum(counts.sum(dtype=rows.dtype), 1)
-    loss = losses.reshape(shape[:-1]) if reduction == "none" else losses.sum() / (counted if reduction == "mean" else 1)
+    denominator = xp.maximum(row_sum(e)[:, 0], 1)                # 2  (n)  below 1 only in a row of -inf, whose loss is inf
+    weights = counts.astype(e.dtype)                                                         # (n)
+    if reduction == "mean":
+        weights /= xp.maximum(weights.sum(), 1)
+    losses = weights * (xp.log(denominator) - at_truth)                                      # 3  (n)
+    loss = losses.reshape(shape[:-1]) if reduction == "none" else losses.sum()
 
     def backward(dloss):
-        share = dloss.reshape(-1) * counts / (counted if reduction == "mean" else 1)         # (n)
+        share = dloss.reshape(-1) * weights                                                  # (n)
         drows = e * (share / denominator)[:, None]                                           # 3, 2, 1  (n, V)
         if s:
             drows -= (share * (s / V))[:, None]
         drows[xp.arange(n), truth] -= (1 - s) * share
         return drows.reshape(shape).astype(dtype, copy=False), None
 
-    return loss.astype(dtype), backward
+    return loss.astype(dtype, copy=False), backward
 
 
 def check_ids(ids, size, name, remedy=""):

@@ -59,7 +59,8 @@ def textbook_attention(q, k, v, mask=None, bias=None, keep=None, *, causal=False
 
 def scale_of(scale, K):
     """The factor on the scores: 1/√K unless given."""
-    scale = 1 / math.sqrt(K) if scale is None else scale
+    if scale is None:
+        return 1 / math.sqrt(K)
     if not isinstance(scale, int | float) or not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, or None for 1/√K, got {scale!r}")
     return scale
@@ -67,7 +68,7 @@ def scale_of(scale, K):
 
 def allowed(xp, mask, causal, Tq, Tk):
     """The mask, with that of causal attention: the last query stands beside the last key and sees them all."""
-    if not causal or Tq == 1:
+    if not causal:
         return mask
     past = xp.tri(Tq, Tk, Tk - Tq, dtype=bool)                                               # (Tq, Tk)
     return past if mask is None else mask & past
