@@ -53,7 +53,8 @@ class Optimizer:
         for i, p in enumerate(self.parameters):
             if p.grad is not None:
                 self.counts[i] += 1
-                p.assign_(self.moved(i, p.array, p.grad).astype(p.dtype, copy=False))
+                self.move(i, p.array, p.grad)
+                p.version[0] += 1       # type: ignore[index]   # as `assign_` does
 
     def check_gradient(self, i: int, p: Tensor) -> None:
         """Raise ValueError unless the gradient of parameter i looks like it; the scalars that NumPy makes of 0-d arrays do."""
@@ -63,8 +64,8 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__}: the gradient of parameter {i} is {given}, and the parameter is {p.dtype} "
                              f"of shape {p.shape} on {p.device}; set .grad to an array like it. Nothing was moved")
 
-    def moved(self, i: int, w: Array, g: Array) -> Array:
-        """The new value of parameter i, from its value and its gradient."""
+    def move(self, i: int, w: Array, g: Array) -> None:
+        """Move parameter i, whose numbers are w and whose gradient is g, in place."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -114,12 +115,12 @@ class SGD(Optimizer):
         self.m: dict[int, Array] = {}
         self.moments = ("m",) if momentum else ()
 
-    def moved(self, i: int, w: Array, g: Array) -> Array:
+    def move(self, i: int, w: Array, g: Array) -> None:
         if self.weight_decay:
             g = g + self.weight_decay * w
         if self.momentum:
             g = self.m[i] = self.momentum * self.m[i] + g if i in self.m else g.copy()
-        return w - self.lr * g
+        w -= self.lr * g
 
 
 class Adam(Optimizer):
@@ -149,7 +150,7 @@ class Adam(Optimizer):
         self.m: dict[int, Array] = {}
         self.v: dict[int, Array] = {}
 
-    def moved(self, i: int, w: Array, g: Array) -> Array:
+    def move(self, i: int, w: Array, g: Array) -> None:
         (b1, b2), t, xp = self.betas, int(self.counts[i]), array_module(w)
         g = g.astype(wide(g), copy=False)
         if i not in self.m:
@@ -159,8 +160,8 @@ class Adam(Optimizer):
         step, unbiased = xp.empty_like(g), math.sqrt(1 - b2 ** t)
         adam(step, self.m[i], self.v[i], g, b1, b2, 1 - b1, 1 - b2, self.eps * unbiased, self.lr * unbiased / (1 - b1 ** t))
         if self.weight_decay and self.decoupled:
-            w = w * (1 - self.lr * self.weight_decay)
-        return w - step
+            w *= 1 - self.lr * self.weight_decay
+        w -= step
 
 
 @fused
