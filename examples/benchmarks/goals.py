@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 Goals = dict[str, tuple[float, float | None]]   # goal: (must, moonshot)
+Ratio = dict[str, float]                        # over the rounds: median, low, high
 
 MEMORY: Goals = {f"{work} peak memory": (1.00, None) for work in ("W1", "W1s", "W2", "W2s")}
 TWO_THREADS: Goals = {
@@ -30,39 +30,48 @@ GOALS = {1: ONE_THREAD, 2: TWO_THREADS}         # for other numbers of threads t
 COSTS: Goals = {"import ÷ import numpy": (1.30, None), "tape, µs per node": (2.40, None)}      # of `costs.py`
 
 
-def measured(results: dict[str, dict[str, Any]]) -> dict[str, float]:
+def measured(results: dict[str, dict[str, Any]]) -> dict[str, Ratio]:
     """What these results, by workload, say about the goals; of attention the form that is linear in memory counts."""
-    found: dict[str, float] = {}
+    found: dict[str, Ratio] = {}
     for work, result in results.items():
         own = "minitx flash" if result["kind"] == "attention" else "minitx"
         what = "tokens/s" if result["kind"] == "generation" else "time"
         if own in result["ratios"]:
-            found[f"{work} {what}"] = result["ratios"][own]["median"]
+            found[f"{work} {what}"] = result["ratios"][own]
         if "products" in result:
-            found[f"{work} step ÷ products"] = result["products"]["step"]
+            found[f"{work} step ÷ products"] = result["products"]
         if result["kind"] == "training":
-            found[f"{work} peak memory"] = result["memory_mib"]["minitx"] / result["memory_mib"]["torch"]
+            found[f"{work} peak memory"] = once(result["memory_mib"]["minitx"] / result["memory_mib"]["torch"])
     short, long = (results.get(f"W3 T={T}", {}).get("memory_mib", {}).get("minitx flash") for T in (1024, 4096))
     if short and long:
-        found["W3 T=4096 ÷ T=1024 memory"] = long / short
+        found["W3 T=4096 ÷ T=1024 memory"] = once(long / short)
     return found
 
 
+def once(value: float) -> Ratio:
+    """What was measured a single time."""
+    return {"median": value, "low": value, "high": value}
+
+
 def judged(results: dict[str, dict[str, Any]], threads: int) -> list[dict[str, Any]]:
-    """Every goal that these results can answer: what was wanted, what was measured, how far it was reached.
-
-    A time is not judged where its rounds disagree, and is "unsteady".
-    """
-    open_ = {f"{work} {what}" for work, result in results.items() if not steady(result)
-             for what in ("time", "tokens/s", "step ÷ products")}
-    return verdicts(GOALS.get(threads, {}), measured(results), open_)
+    """Every goal that these results can answer."""
+    return verdicts(GOALS.get(threads, {}), measured(results))
 
 
-def verdicts(goals: Goals, values: dict[str, float], unsteady: Collection[str] = ()) -> list[dict[str, Any]]:
-    """Of each goal that has a value: what was wanted, the value, how far that reaches."""
-    return [{"goal": goal, "must": must, "moonshot": moonshot, "measured": values[goal],
-             "reached": "unsteady" if goal in unsteady else reached(goal, values[goal], must, moonshot)}
-            for goal, (must, moonshot) in goals.items() if goal in values]
+def verdicts(goals: Goals, ratios: dict[str, Ratio]) -> list[dict[str, Any]]:
+    """Of each goal that was measured: what was wanted, the median, how far that reaches."""
+    return [{"goal": goal, "must": must, "moonshot": moonshot, "measured": ratios[goal]["median"],
+             "reached": verdict(goal, ratios[goal], must, moonshot)}
+            for goal, (must, moonshot) in goals.items() if goal in ratios]
+
+
+def verdict(goal: str, ratio: Ratio, must: float, moonshot: float | None) -> str:
+    """How far a goal is reached: by the median where the rounds agree, else by every round; "unsteady" where only some do."""
+    if agreed(ratio):
+        return reached(goal, ratio["median"], must, moonshot)
+    best, worst = (reached(goal, ratio[end], must, moonshot)
+                   for end in (("high", "low") if more_is_better(goal) else ("low", "high")))
+    return worst if worst != "no" or best == "no" else "unsteady"
 
 
 def steady(result: dict[str, Any]) -> bool:
@@ -70,8 +79,8 @@ def steady(result: dict[str, Any]) -> bool:
     return all(agreed(r) for name, r in result["ratios"].items() if name.startswith("minitx"))
 
 
-def agreed(ratio: dict[str, float]) -> bool:
-    """Whether the rounds agree within 25 %; else something else was busy, and the ratio says little."""
+def agreed(ratio: Ratio) -> bool:
+    """Whether the rounds agree within 25 %; else something else was busy, or the memory of a process lay badly."""
     return ratio["high"] <= 1.25 * ratio["low"]
 
 

@@ -6,9 +6,9 @@
 
 The workloads are those of `workloads.py`, W1 to W5. Before anything is timed, losses, values, gradients or symbols must agree
 with PyTorch's. Each library runs each workload in a process of its own, so that the threads and the memory allocator of one do
-not touch another, and they take turns, so that a busy moment of the machine meets all. A turn gives the median of its steps, a
-ratio is taken round by round, and what is shown is the median over the rounds. Read the ratio, not the milliseconds; it is
-trustworthy when its range is narrow. JAX is left out where it is not installed.
+not touch another, and they take turns, so that a busy moment of the machine meets all. After some turns all processes start
+anew. A turn gives the median of its steps, a ratio is taken round by round, and what is shown is the median over the rounds.
+Read the ratio, not the milliseconds; it is trustworthy when its range is narrow. JAX is left out where it is not installed.
 
 Below a training step stand its matrix products replayed alone, the least that it could take (`peer_products.py`), the share of
 each op, and memory; below the others the share of each line (`lines.py`); at the end the goals (`goals.py`). And beside a step
@@ -47,7 +47,8 @@ from minitx import backend
 
 TOLERANCE = 1e-4                                # of the largest number of an array: float32, added up in another order
 PACKAGES = ("numpy", "torch", "jax", "cupy-cuda12x", "cupy-cuda13x")
-LONGEST = 30.0                                  # seconds: from then on no new round begins, if there are three
+STARTS = 3                                      # sets of processes: where their memory lies can make a third of the time
+LONGEST = 30.0                                  # seconds: from then on a set of processes takes no second turn
 
 
 def contenders(work: Work, args: argparse.Namespace) -> list[str]:
@@ -64,27 +65,35 @@ def start() -> Executor:
 
 
 def compare(work: Work, args: argparse.Namespace) -> dict[str, Any]:
-    """The results of one workload: all must agree, then they take turns."""
-    with ExitStack() as stack:
-        processes = {name: stack.enter_context(start()) for name in contenders(work, args)}
-        asked = {name: process.submit(worker.prepare, name, work, args.threads, args.device)
-                 for name, process in processes.items()}
-        found = {name: future.result() for name, future in asked.items()}
-        agree(work, {name: steps for name, steps in found.items() if name != "products"})
-        rounds: dict[str, list[float]] = {name: [] for name in processes}
-        end = time.perf_counter() + LONGEST
-        while len(rounds["torch"]) < args.rounds and (len(rounds["torch"]) < 3 or time.perf_counter() < end):
-            for name, process in processes.items():
-                rounds[name].append(process.submit(worker.measure, name, args.seconds).result())
-        result = summary(work, rounds)
-        if "products" in processes:
-            result["products"]["gflop"] = float(found["products"][0][0])
-            result["shares"] = processes["minitx"].submit(worker.shares, "minitx").result()
-            result["page_faults"] = {name: processes[name].submit(worker.page_faults, name).result()
-                                     for name in ("minitx", "torch")}
-        elif work.kind in ("op", "generation") and args.device == "cpu":
-            result["lines"] = processes["minitx"].submit(worker.lines, "minitx").result()
+    """The results of one workload: all must agree, then they take turns, in one set of processes after the other."""
+    rounds: dict[str, list[float]] = {name: [] for name in contenders(work, args)}
+    end = time.perf_counter() + LONGEST
+    for turns in np.array_split(range(args.rounds), min(STARTS, args.rounds)):
+        with ExitStack() as stack:
+            processes = {name: stack.enter_context(start()) for name in rounds}
+            asked = {name: process.submit(worker.prepare, name, work, args.threads, args.device)
+                     for name, process in processes.items()}
+            found = {name: future.result() for name, future in asked.items()}
+            agree(work, {name: steps for name, steps in found.items() if name != "products"})
+            for turn in turns:
+                if turn == turns[0] or time.perf_counter() < end:
+                    for name, process in processes.items():
+                        rounds[name].append(process.submit(worker.measure, name, args.seconds).result())
+            more = looked_into(work, args, processes) if turns[-1] == args.rounds - 1 else {}
+    result = summary(work, rounds) | more
+    if "products" in found:
+        result["products"]["gflop"] = float(found["products"][0][0])
     return result
+
+
+def looked_into(work: Work, args: argparse.Namespace, processes: dict[str, Executor]) -> dict[str, Any]:
+    """Where the time goes, and what the kernel is asked for."""
+    if "products" in processes:
+        faults = {name: processes[name].submit(worker.page_faults, name).result() for name in ("minitx", "torch")}
+        return {"shares": processes["minitx"].submit(worker.shares, "minitx").result(), "page_faults": faults}
+    if work.kind in ("op", "generation") and args.device == "cpu":
+        return {"lines": processes["minitx"].submit(worker.lines, "minitx").result()}
+    return {}
 
 
 def agree(work: Work, found: dict[str, list[list[np.ndarray]]]) -> None:
