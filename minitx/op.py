@@ -92,7 +92,7 @@ class Op:
             raise
         except Exception as error:
             raise self._explained(error, arrays, static) from error
-        if new and not (type(result) is tuple and len(result) == 2 and callable(result[1])):
+        if type(result) is not tuple or len(result) != 2 or not callable(result[1]):
             raise self._no_pair(result)
         out, backward = result
         many = type(out) is tuple

@@ -111,7 +111,7 @@ class SGD(Optimizer):
     def __init__(self, parameters: Iterable[Tensor], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         super().__init__(parameters, lr)
         number("SGD", 0, momentum=momentum, weight_decay=weight_decay)
-        self.momentum, self.weight_decay = momentum, weight_decay
+        self.momentum, self.weight_decay = float(momentum), float(weight_decay)
         self.m: dict[int, Array] = {}
         self.moments = ("m",) if momentum else ()
 
@@ -146,7 +146,7 @@ class Adam(Optimizer):
             raise ValueError(f"{me}: betas is {betas!r}; expected two numbers, such as (0.9, 0.999)")
         number(me, 0, 1 - 1e-12, beta1=betas[0], beta2=betas[1])
         number(me, 0, eps=eps, weight_decay=weight_decay)
-        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.betas, self.eps, self.weight_decay = (float(betas[0]), float(betas[1])), float(eps), float(weight_decay)
         self.m: dict[int, Array] = {}
         self.v: dict[int, Array] = {}
 

@@ -15,10 +15,17 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 _lock = Lock()                  # of the two below
-_inside = 0                     # how many are in a block of `one_blas_thread`
-_before: list[int] = []         # how many threads each library had when the first of them came
+_before: list[int] = []         # how many threads each library had before the first of all blocks that there are
+
+
+class Block:
+    """One block of `one_blas_thread`; one that an interrupt tore apart is gone with its frame."""
+
+
+_blocks: WeakSet[Block] = WeakSet()
 
 
 def in_parallel(jobs: Sequence[Callable[[], Any]], *, independent: bool = True) -> list[Any]:
@@ -54,28 +61,29 @@ def one_blas_thread() -> Iterator[int]:
     who are inside at the same time.
 
     The number belongs to the process. So the first who comes lowers it, and the last who leaves, on whichever thread, puts it
-    back. threadpoolctl lets no other thread change it until the one that did says that it is done.
+    back; if an interrupt kept one from it, the next who leaves does. threadpoolctl lets no other thread change it until the one
+    that did says that it is done.
     """
-    global _inside
-    libraries = _blas()
-    with _lock:
-        given_up = 1
-        if not _inside:
-            _before[:] = [library.num_threads for library in libraries]
-            given_up = min(_before, default=1)
-            for library in libraries:
-                library.set_num_threads(1)
-        _inside += 1
+    libraries, block = _blas(), Block()
     try:
-        yield given_up
+        with _lock:
+            first = not _blocks
+            _blocks.add(block)
+            if first:
+                _before[:] = _before or [library.num_threads for library in libraries]
+                for library in libraries:
+                    library.set_num_threads(1)
+        yield min(_before, default=1) if first else 1
     finally:
         with _lock:
-            _inside -= 1
-            for library, threads in zip(libraries, _before, strict=True):
-                if not _inside:
+            _blocks.discard(block)
+            for library, threads in zip(libraries, _before, strict=False):
+                if not _blocks:
                     library.set_num_threads(threads)
                 if hasattr(library, "clear_controlling_thread"):
                     library.clear_controlling_thread()
+            if not _blocks:
+                _before.clear()
 
 
 @functools.cache

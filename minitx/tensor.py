@@ -185,6 +185,7 @@ def made(array: Array, by: str, node: Node | None, slot: int, writable: Sequence
         for _, argument, version, _ in writable:
             if owner(argument) is memory:
                 t.version = version
+                break
     return t
 
 

@@ -97,6 +97,9 @@ def _checked_options(model: Any, optimizer: Any, steps: Any, schedule: Any, accu
     """Raise an error in the name of `train` unless all of its options make sense."""
     kind("train", Model, "give one of minitx.models, or a class of your own that derives from it", model=model)
     kind("train", Optimizer, "give one of minitx.optim", optimizer=optimizer)
+    if not set(model.parameters()) & set(optimizer.parameters):
+        raise ValueError(f"train: the {type(optimizer).__name__} moves no parameter of this {type(model).__name__}; "
+                         f"make it with model.parameters(), after the last change of a module")
     whole("train", 0, steps=steps)
     whole("train", accumulate=accumulate)
     if threads is not None:

@@ -170,3 +170,11 @@ def test_a_recorder_sees_the_same_weights_and_changes_no_bit(monkeypatch):
 def test_a_tile_is_a_whole_number(tile):
     q = leaf(np.ones((1, 1, 2, 2)))
     refused(ValueError, lambda: ops.flash_attention(q, q, q, tile=tile), "flash_attention: tile is", "at least 1")
+
+
+@pytest.mark.parametrize("op", [ops.textbook_attention, ops.attention, ops.flash_attention], ids=lambda op: op.name)
+def test_what_stands_later_reaches_no_earlier_query_even_if_it_is_no_number(op):
+    q, k, v = rng.standard_normal((3, 1, 1, 5, 2))
+    bias, clean = np.zeros((5, 5)), op.vjp(q, k, v, causal=True)[0][0, 0, :4]
+    k[0, 0, 4], bias[0, 1] = np.nan, np.nan
+    np.testing.assert_allclose(op.vjp(q, k, v, None, bias, causal=True)[0][0, 0, :4], clean)

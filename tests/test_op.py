@@ -270,3 +270,13 @@ def test_importing_minitx_loads_nothing_that_takes_long():
     loaded = subprocess.check_output([sys.executable, "-c", code], cwd=root, text=True).split()
     assert "minitx.tape" in loaded
     assert {"tqdm", "matplotlib", "cupy", "torch", "numpy.random"} & set(loaded) == set()
+
+
+def test_an_op_that_returns_no_pair_is_found_at_any_call():
+    """Two rows would pass for a value and a backward, where another call of this shape was right."""
+    @mx.op("x (...) -> y (...)")
+    def sometimes(x, *, right):
+        return (x * 1, lambda dy: dy) if right else x * 1
+
+    assert sometimes(X, right=True).shape == (2, 3)
+    refused(TypeError, lambda: sometimes(X, right=False), "sometimes: an op returns its value and its backward")

@@ -138,3 +138,20 @@ def test_an_error_inside_leaves_blas_as_it_was():
     with pytest.raises(ZeroDivisionError):
         fails()
     assert blas_threads() == 2 and len(set(in_parallel(meeting(2)))) == 2
+
+
+def test_what_an_interrupt_tore_apart_is_put_back_by_the_next(monkeypatch):
+    """It may come at any moment, also just before a block puts back what it changed."""
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    block = one_blas_thread()
+    assert block.__enter__() == 2
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("minitx.parallel._blocks.discard", interrupted)
+        block.__exit__(None, None, None)
+    del block
+    assert blas_threads() == 1
+    with one_blas_thread():
+        assert blas_threads() == 1
+    assert blas_threads() == 2

@@ -166,6 +166,12 @@ def test_a_gradient_that_is_not_finite_stops_the_optimizer_that_moves_its_parame
             "train: step 0: clip_grad_norm: the gradient of parameter 1 is not finite, and nothing was changed")
 
 
+def test_an_optimizer_that_moves_nothing_of_the_model_is_refused():
+    model = Penalised(lambda: 0.0)
+    refused(ValueError, lambda: train(model, [], SGD([leaf([1.0])], 0.1), steps=1), "train: the SGD moves no parameter of this "
+            "Penalised", "model.parameters()")
+
+
 # Trouble
 
 

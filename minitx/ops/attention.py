@@ -5,15 +5,14 @@ Between any two positions lies *one* step, whatever their distance; compare `rec
 Read next: `nn/module.py`, how ops become models; before this `textbook.py`, the same in three steps.
 """
 
-import functools
 import math
 
-from ..backend import array_module, device_of, read_only
+from ..backend import array_module
 from ..op import op
 from ..sums import row_dot, row_max, row_sum
 from .basic import unbroadcast
 from .dropout import dropout
-from .textbook import queries_per_key, scale_of, textbook_attention
+from .textbook import allowed, queries_per_key, scale_of, textbook_attention
 
 
 @op("q (B, N, Tq, K), k (B, M, Tk, K), v (B, M, Tk, Kv), mask?:bool ~(B, N, Tq, Tk), bias? ~(B, N, Tq, Tk), "
@@ -43,7 +42,7 @@ def attention(q, k, v, mask=None, bias=None, keep=None, *, causal=False, scale=N
     """
     xp, (B, N, Tq, K), (M, Tk) = array_module(q), q.shape, k.shape[1:3]
     scale, each, to_bias = scale_of(scale, K), queries_per_key(N, M), None if bias is None else bias.shape
-    q = q * scale
+    q, mask = q * scale, allowed(xp, mask, causal, Tq, Tk)
 
     def rows(x):                        # (B, N, Tq, ·) -> (B, M, N/M Tq, ·): heads that share keys are rows of one product
         return x if each == 1 else x.reshape(B, M, each * Tq, x.shape[3])
@@ -54,8 +53,6 @@ def attention(q, k, v, mask=None, bias=None, keep=None, *, causal=False, scale=N
     probs = (rows(q) @ k.swapaxes(-1, -2)).reshape(B, N, Tq, Tk)                             # 1
     if bias is not None:
         probs += bias
-    if causal and Tq > 1:
-        hide_later_keys(probs)
     if mask is not None:
         xp.copyto(probs, -math.inf, where=~mask)
     if Tk:                                                                                   # 2
@@ -80,21 +77,3 @@ def attention(q, k, v, mask=None, bias=None, keep=None, *, causal=False, scale=N
         return dq, dk, dv, None, unbroadcast(dscores, to_bias), None
 
     return y, backward
-
-
-def hide_later_keys(scores):
-    """Write -inf where a key stands later than the query, in scores (..., Tq, Tk): the last two stand beside each other.
-
-    NumPy takes a minimum in half the time of a masked copy, and for short texts the mask would take as long again.
-    """
-    xp, (Tq, Tk) = array_module(scores), scores.shape[-2:]
-    if device_of(scores).name == "cpu":
-        xp.minimum(scores, ceiling(xp, Tq, Tk, scores.dtype), out=scores)
-    else:
-        xp.copyto(scores, -math.inf, where=~xp.tri(Tq, Tk, Tk - Tq, dtype=bool))
-
-
-@functools.lru_cache(4)
-def ceiling(xp, Tq, Tk, dtype):
-    """How large a score may be (Tq, Tk): inf, and of later keys -inf. Kept for the next time."""
-    return read_only(xp.where(xp.tri(Tq, Tk, Tk - Tq, dtype=bool), math.inf, -math.inf).astype(dtype))

@@ -68,7 +68,7 @@ def scale_of(scale, K):
 
 def allowed(xp, mask, causal, Tq, Tk):
     """The mask, with that of causal attention: the last query stands beside the last key and sees them all."""
-    if not causal:
+    if not causal or Tq == 1:
         return mask
     past = xp.tri(Tq, Tk, Tk - Tq, dtype=bool)                                               # (Tq, Tk)
     return past if mask is None else mask & past
