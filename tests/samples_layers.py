@@ -128,6 +128,7 @@ def attention(rng):
     yield call(*qkv(1, 4, 2, 3, 2, 2, 2), None, rng.standard_normal((2, 3)), mask(1, 4, 2, 3), p=0.25)
     yield call(*qkv(1, 1, 2, 3, 2, 2), None, None, mask(1, 1, 2, 3))                           # nothing is scaled up
     yield call(*qkv(1, 3, 3, 2, 1, 2), causal=True)                                            # the first query sees nothing
+    yield call(*qkv(1, 2, 3, 1, 2, 2), causal=True)                                            # nor do all but the last
 
 
 @samples_of("flash_attention")
